@@ -4,7 +4,7 @@ use crate::peer::{Arrival, Conn, Peer};
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_worker::{
-    Action, Actions, ConnId, Event, Moment, Now, Passwords, Protocol, Settings, Shared, Worker,
+    Action, Actions, ConnId, Event, Now, Passwords, Protocol, Settings, Shared, Worker,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,8 +136,9 @@ impl PurePeer {
     }
 
     /// Time passes until then, if it has not yet; no more than it takes to wait for room.
-    fn pass_until(&mut self, moment: Moment) {
-        let micros = u64::from(self.now.micros) + moment.0.saturating_sub(self.now.moment().0);
+    fn pass_until(&mut self, until: mbal_model::Instant) {
+        let passes = until.left(self.now.instant());
+        let micros = u64::from(self.now.micros) + passes.as_micros() as u64;
         let seconds = micros / 1_000_000;
         self.now.second += seconds as u32;
         self.now.unix += seconds;

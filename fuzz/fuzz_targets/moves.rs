@@ -1,11 +1,13 @@
 //! Bytes of the other side of a move, for both sides: whatever they are, nothing is called gone or served that has not come.
 #![no_main]
 
+use std::time::Duration;
+
 use libfuzzer_sys::fuzz_target;
 use mbal_migration::destination::{self, Destination, Imported};
 use mbal_migration::source::{self, Exported, Source};
 use mbal_migration::{Answer, Ask, Begin, Incarnation, Order};
-use mbal_model::{MoveId, Prefix, WorkerId};
+use mbal_model::{Instant, MoveId, Prefix, WorkerId};
 
 /// Parts that the fuzzed source has exported: the last hash of the slice of each, and whether it was taken.
 #[derive(Default)]
@@ -15,7 +17,7 @@ struct Exports {
     untaken: u32,
 }
 
-fn carry_out(source: &mut Source, exports: &mut Exports, now: u64, prefix: Prefix) {
+fn carry_out(source: &mut Source, exports: &mut Exports, now: Instant, prefix: Prefix) {
     for _ in 0..40 {
         match source.next(now) {
             source::Next::Wait(_) => return,
@@ -55,7 +57,7 @@ fn carry_out(source: &mut Source, exports: &mut Exports, now: u64, prefix: Prefi
 
 fn carry_out_there(there: &mut Destination, came: &mut Option<u64>, served: &mut Option<u64>) {
     for _ in 0..40 {
-        match there.next(0) {
+        match there.next(Instant::ZERO) {
             destination::Next::Wait(_) => return,
             destination::Next::Say(answer) => {
                 let mut bytes = Vec::new();
@@ -63,7 +65,9 @@ fn carry_out_there(there: &mut Destination, came: &mut Option<u64>, served: &mut
                 assert_eq!(Answer::parse(kind, &bytes), Ok(answer));
             }
             destination::Next::Do(step) => match step {
-                destination::Step::Adopt => there.adopted(0, destination::Adopted::Arrives),
+                destination::Step::Adopt => {
+                    there.adopted(Instant::ZERO, destination::Adopted::Arrives)
+                },
                 destination::Step::Import(part) => {
                     let Some((last, _)) = part.split_first_chunk() else {
                         assert!(there.imported(None).is_err());
@@ -73,7 +77,7 @@ fn carry_out_there(there: &mut Destination, came: &mut Option<u64>, served: &mut
                     let imported = Imported { slice: 0, number: 0, last: came.expect("set") };
                     there.imported(Some(imported)).expect("it reads");
                 }
-                destination::Step::LookForRoom => there.looked_for_room(0, true),
+                destination::Step::LookForRoom => there.looked_for_room(Instant::ZERO, true),
                 destination::Step::ServeUntil(last) => {
                     assert!(Some(last) == *came || Some(last) <= *served, "it has not come");
                     *served = (*served).max(Some(last));
@@ -96,13 +100,13 @@ fuzz_target!(|input: &[u8]| {
     let mut source =
         Source::new(Order { id, prefix, source: here, destination: there, worker, generation });
     let begin = Begin { prefix, source: here, destination: there, worker, generation, gone: None };
-    let mut target = Destination::new(0, id, begin);
+    let mut target = Destination::new(Instant::ZERO, id, begin);
     let (mut exports, mut came, mut served) = (Exports::default(), None, None);
-    let (mut rest, mut now) = (input, 0u64);
+    let (mut rest, mut now) = (input, Instant::ZERO);
     while let [kind, length, behind @ ..] = rest {
         let (payload, behind) = behind.split_at(usize::from(*length).min(behind.len()));
         rest = behind;
-        now += 1_000_000 * u64::from(*length);
+        now += Duration::from_millis((*length).into());
         let before = source.gone();
         let event = match kind {
             0 | 1 => Some(source::Event::LinkUp),
@@ -135,7 +139,7 @@ fuzz_target!(|input: &[u8]| {
         if let Ok(ask) = Ask::parse(*kind, payload) {
             let mut again = Vec::new();
             assert_eq!((ask.encode(&mut again), again.as_slice()), (*kind, payload));
-            target.handle(destination::Event::Forwarded(ask)).ok();
+            target.handle(destination::Event::Asked(ask)).ok();
         }
         carry_out_there(&mut target, &mut came, &mut served);
     }

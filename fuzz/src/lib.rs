@@ -71,7 +71,7 @@ impl Rig {
             replies.append(&mut actions.bytes);
             actions = match self.worker.next_wake() {
                 Some(wake) => {
-                    self.now.micros += wake.0.saturating_sub(self.now.moment().0) as u32;
+                    self.now.micros += wake.left(self.now.instant()).as_micros() as u32;
                     self.handle(Event::Woken)
                 }
                 None if stalled => self.handle(Event::Drained { conn: CONN }),

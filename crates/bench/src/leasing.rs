@@ -1,7 +1,8 @@
 //! Copies of hot keys that a smart client may read: its leases, and which server a get goes to by them.
 
+use mbal_model::Instant;
 use mbal_random::Random;
-use mbal_replica::{Choice, Leases, Moment};
+use mbal_replica::{Choice, Leases};
 
 use crate::replies::{Answer, Awaited, Kind, LeaseToken};
 use crate::wording::Wording;
@@ -16,13 +17,10 @@ pub struct Leasing {
     random: Random,
 }
 
-fn moment(ns: u64) -> Moment {
-    Moment::from_nanos(ns)
-}
-
 impl Leasing {
     pub fn new(clients: usize, seed: u64) -> Self {
-        let clients = (0..clients).map(|_| Leases::new(KEYS_MAX, MARKS, 0, Moment::ZERO)).collect();
+        let clients =
+            (0..clients).map(|_| Leases::new(KEYS_MAX, MARKS, 0, Instant::ZERO)).collect();
         Self { clients, random: Random::new(seed) }
     }
 
@@ -32,7 +30,7 @@ impl Leasing {
         if leases.is_empty() {
             return Choice::Home;
         }
-        leases.route(hash(), moment(now_ns), self.random.word() as u32)
+        leases.route(hash(), Instant::from_nanos(now_ns), self.random.word() as u32)
     }
 
     /// Takes a reply; true if a copy has answered.
@@ -50,7 +48,7 @@ impl Leasing {
                 None => return true,
                 Some(LeaseToken::ReplicaVersion(replica_version)) => {
                     let hash = wording.hash_of(reply.key, reply.is_counter());
-                    leases.saw(hash, *replica_version, moment(now_ns));
+                    leases.saw(hash, *replica_version, Instant::from_nanos(now_ns));
                     return true;
                 }
                 _ => {}
@@ -66,10 +64,15 @@ impl Leasing {
         }
         let hash = wording.hash_of(reply.key, reply.is_counter());
         if told.is_none() || reply.by_lease {
-            leases.without(hash, moment(now_ns));
+            leases.without(hash, Instant::from_nanos(now_ns));
         }
         if let Some(told) = told {
-            leases.told(hash, moment(reply.asked_ns), told, moment(now_ns));
+            leases.told(
+                hash,
+                Instant::from_nanos(reply.asked_ns),
+                told,
+                Instant::from_nanos(now_ns),
+            );
         }
         false
     }

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mbal_control::api::{AutoscaleStatus, ScaleStatus};
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
-use mbal_election::{Moment, Term};
-use mbal_model::Cluster;
+use mbal_election::Term;
+use mbal_model::{Cluster, Instant};
 use mbal_reactor::LeaseClock;
 use serde::Serialize;
 
@@ -45,7 +45,7 @@ pub(crate) struct Driver {
     move_lines: Option<MoveLines>,
     planner: Option<Sender<Word>>,
     /// While nothing can be saved: until when that is not said again, and how often it has happened since it was.
-    unsaved: Option<(Moment, u64)>,
+    unsaved: Option<(Instant, u64)>,
 }
 
 pub(crate) enum Storage {
@@ -61,7 +61,7 @@ struct Led {
     term: Option<Term>,
     coordinator: Coordinator,
     /// Its time begins here: a new leader has heard nothing.
-    began: Moment,
+    began: Instant,
 }
 
 /// Something that was decided.
@@ -443,7 +443,7 @@ mod tests {
             assert!(why(driver.ask(registration())).contains("cannot be saved"));
         }
         assert_eq!(said.lock().expect("it is sound").len(), 1, "{said:?}");
-        driver.unsaved.as_mut().expect("it cannot save").0 = Moment::ZERO;
+        driver.unsaved.as_mut().expect("it cannot save").0 = Instant::ZERO;
         drop(driver.ask(registration()));
         std::fs::remove_dir(&new).expect("it is empty");
         assert!(driver.ask(registration()).1.is_ok());

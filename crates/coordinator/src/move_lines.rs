@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mbal_model::Instant;
+
 /// After so long without a move, or in the midst of them after so much longer, it is said what has moved.
 const QUIET: Duration = Duration::from_secs(1);
 const SAID_EVERY: Duration = Duration::from_secs(10);
@@ -15,13 +17,13 @@ pub(crate) struct MoveLines {
     begun: BTreeMap<(String, String, String), usize>,
     ended: usize,
     /// Of the first and the last.
-    since: Option<Duration>,
-    last: Duration,
+    since: Option<Instant>,
+    last: Instant,
 }
 
 impl MoveLines {
     /// Keeps what is told of a single move; false of what the log is to have as it is.
-    pub(crate) fn keeps(&mut self, text: &str, now: Duration) -> bool {
+    pub(crate) fn keeps(&mut self, text: &str, now: Instant) -> bool {
         if let Some(route) = begun(text) {
             *self.begun.entry(route).or_default() += 1;
         } else if is_end(text) {
@@ -35,7 +37,7 @@ impl MoveLines {
     }
 
     /// The line that is due, if any.
-    pub(crate) fn due(&mut self, now: Duration) -> Option<String> {
+    pub(crate) fn due(&mut self, now: Instant) -> Option<String> {
         let since = self.since?;
         if now < self.last + QUIET && now < since + SAID_EVERY {
             return None;
@@ -84,7 +86,7 @@ mod tests {
     #[test]
     fn moves_that_go_on_together_are_one_line() {
         let mut lines = MoveLines::default();
-        let at = Duration::from_millis;
+        let at = Instant::from_millis;
         let why = "server 2 is to be emptied; it has load 0.000 and 0 bytes";
         assert!(lines.keeps(&format!("move 1: 0200/7 from server 2 to 1: {why}"), at(0)));
         assert!(lines.keeps(&format!("move 2: 0e00/7 from server 2 to 1: {why}"), at(0)));
@@ -114,7 +116,7 @@ mod tests {
     #[test]
     fn while_moves_follow_each_other_a_line_comes_now_and_then() {
         let mut lines = MoveLines::default();
-        let seconds = (0..30).map(|tick| Duration::from_millis(tick * 500));
+        let seconds = (0..30).map(|tick| Instant::from_millis(tick * 500));
         let said = seconds.filter_map(|now| {
             assert!(lines.keeps("move 9: 0200/7 has moved", now));
             lines.due(now)

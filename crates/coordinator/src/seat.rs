@@ -12,11 +12,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mbal_election::{
-    Answer, Election, Moment, News, Next, Question, SaveAnswer, Stored, Term, UNUSABLE_PAUSE,
-    Verdict,
+    Answer, Election, News, Next, Question, SaveAnswer, Stored, Term, UNUSABLE_PAUSE, Verdict,
 };
 use mbal_etcd::Leadership;
 use mbal_locks::{Condvar, Mutex, MutexGuard, ranks};
+use mbal_model::Instant;
 use mbal_reactor::LeaseClock;
 
 use crate::driver::Say;
@@ -74,7 +74,7 @@ impl Seat {
         thread::Builder::new().name("mbal-election".into()).spawn(move || seat.run())
     }
 
-    pub fn now(&self) -> Moment {
+    pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
@@ -92,7 +92,7 @@ impl Seat {
                 Next::Wait(_) if shared.ends => return,
                 Next::Ask(question) if shared.ends && !is_farewell(question) => return,
                 Next::Wait(until) => {
-                    let pause = until.saturating_sub(self.now());
+                    let pause = until - self.now();
                     drop(self.changed.wait_timeout(shared, pause));
                 }
                 Next::Ask(question) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mbal_control::api::{
     self, HOT_KEYS_LISTED, HotKey, HotKeys, HotReport, HotState, HotStatus, HotTold,
 };
-use mbal_model::Key;
+use mbal_model::{Instant, Key};
 use mbal_replica::HomeState;
 use mbal_worker::{HotHome, HotMode, HotTerms, Shared};
 
@@ -54,13 +54,13 @@ fn name(mode: HotMode) -> &'static str {
 }
 
 /// For a heartbeat: the hottest keys of this server at that moment of the leases' clock.
-pub(crate) fn reports(shared: &Shared, now: Duration) -> Vec<HotReport> {
+pub(crate) fn reports(shared: &Shared, now: Instant) -> Vec<HotReport> {
     let homes = shared.hot_homes(HOT_KEYS_LISTED);
     homes.into_iter().map(|home| report(home, now)).collect()
 }
 
-fn report(home: HotHome, now: Duration) -> HotReport {
-    let copied = home.state.map_or(Duration::ZERO, |_| now.saturating_sub(home.since));
+fn report(home: HotHome, now: Instant) -> HotReport {
+    let copied = home.state.map_or(Duration::ZERO, |_| now - home.since);
     HotReport {
         key: readable(&home.key),
         reads: rounded(home.reads),
@@ -88,7 +88,7 @@ fn readable(key: &[u8]) -> String {
 }
 
 /// What `mbal cluster hotkeys SERVER` is told: as the coordinator tells of a cluster, of this server alone.
-pub(crate) fn told(shared: &Shared, here: u16, requests: f64, now: Duration) -> HotKeys {
+pub(crate) fn told(shared: &Shared, here: u16, requests: f64, now: Instant) -> HotKeys {
     let terms = shared.hot_terms();
     let told = HotTold {
         mode: match terms.mode {
@@ -107,7 +107,7 @@ pub(crate) fn told(shared: &Shared, here: u16, requests: f64, now: Duration) -> 
 }
 
 /// What `mbal cluster explain KEY` says of a key of this server that is hot; nothing of others.
-pub(crate) fn explained(shared: &Shared, key: &Key<'_>, now: Duration) -> Option<String> {
+pub(crate) fn explained(shared: &Shared, key: &Key<'_>, now: Instant) -> Option<String> {
     let home = shared.hot_homes(usize::MAX).into_iter().find(|home| home.key == key.bytes())?;
     let name = readable(key.bytes());
     let HotReport { state, copies, copied_ms, .. } = report(home, now);

@@ -280,7 +280,7 @@ impl Member {
         let shared = Arc::clone(&self.moving.shared);
         let Some(told) = told else {
             if shared.owns_by_lease() {
-                shared.own_until(Duration::MAX);
+                shared.own_until(mbal_model::Instant::MAX);
             }
             return None;
         };

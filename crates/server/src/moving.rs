@@ -108,7 +108,7 @@ impl Moving {
     /// The server is to be empty by then.
     pub fn hurry(&self, left: Duration) {
         let now = self.now();
-        self.shared.hurry(now, now.moment().after(left.as_micros() as u64));
+        self.shared.hurry(now, now.instant() + left);
     }
 
     /// The ages of items that were asked for.

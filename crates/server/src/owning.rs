@@ -15,12 +15,10 @@ use std::thread;
 use std::time::Duration;
 
 use mbal_control::api::{Incarnation, LeaseTold};
-use mbal_election::{
-    Moment, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, nobody_leads,
-};
+use mbal_election::{OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, nobody_leads};
 use mbal_etcd::{Etcd, OwnKey};
 use mbal_locks::{Mutex, MutexGuard, ranks};
-use mbal_model::ServerId;
+use mbal_model::{Instant, ServerId};
 use mbal_reactor::LeaseClock;
 use mbal_worker::Shared;
 
@@ -62,7 +60,7 @@ impl Owning {
         };
         let ownership = Ownership::new(terms);
         let state = State { ownership, has_ended: false, is_troubled: false };
-        shared.own_until(Duration::ZERO);
+        shared.own_until(Instant::ZERO);
         let owning = Arc::new(Owning { state: Mutex::new(state), shared, clock, terms });
         let own = Arc::clone(&owning);
         thread::Builder::new().name("mbal-lease".into()).spawn(move || own.run(&key, &caller))?;
@@ -92,7 +90,7 @@ impl Owning {
             drop(state);
             match next {
                 OwnerNext::Over => return,
-                OwnerNext::Wait(until) => thread::sleep(until.saturating_sub(now)),
+                OwnerNext::Wait(until) => thread::sleep(until - now),
                 OwnerNext::Ask(question) => {
                     let answer = self.ask(question, key, caller);
                     let mut state = self.state();
@@ -123,12 +121,12 @@ impl Owning {
         asked.unwrap_or(OwnerAnswer::Nothing)
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }
 
     /// A coordinator has accepted a heartbeat, which was sent at that moment.
-    pub(crate) fn accepted(&self, sent: Moment) {
+    pub(crate) fn accepted(&self, sent: Instant) {
         let mut state = self.state();
         state.ownership.accepted(self.clock.now(), sent);
         self.publish(&state);
@@ -151,6 +149,6 @@ impl Owning {
     /// It owns nothing any more, whatever etcd says; the thread ends.
     pub(crate) fn end(&self) {
         self.state().has_ended = true;
-        self.shared.own_until(Duration::ZERO);
+        self.shared.own_until(Instant::ZERO);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use mbal_model::Instant;
 use mbal_reactor::{Clock, LeaseClock};
-use mbal_worker::{Moment, Now};
+use mbal_worker::Now;
 
 /// When the server started, by both clocks.
 #[derive(Clone, Copy)]
@@ -48,8 +49,8 @@ impl Started {
     }
 
     /// When that is by the loop's clock: from then on, [`Started::at`] moved by `shift` seconds is at this moment or later.
-    pub(crate) fn ns_of(&self, moment: Moment, shift: i32) -> u64 {
-        let first = Self::FIRST_SECOND.saturating_add_signed(shift.into()) * 1_000_000;
-        (moment.0.saturating_sub(first) * 1_000).saturating_sub(self.fraction_ns)
+    pub(crate) fn ns_of(&self, moment: Instant, shift: i32) -> u64 {
+        let first = Instant::from_secs(Self::FIRST_SECOND.saturating_add_signed(shift.into()));
+        moment.as_nanos().saturating_sub(first.as_nanos()).saturating_sub(self.fraction_ns)
     }
 }

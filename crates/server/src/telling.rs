@@ -1,10 +1,9 @@
 //! What the balancer tells operators: tables and decisions.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Verdict};
-use mbal_model::{Order, Outcome, Owner, Seconds, WorkerId};
+use mbal_model::{Instant, Order, Outcome, Owner, Seconds, WorkerId};
 use mbal_reactor::Tally;
 use mbal_worker::Shared;
 
@@ -18,7 +17,7 @@ pub(crate) struct Teller<'a> {
     pub tally: &'a Tally,
     pub second: Seconds,
     /// By the clock of leases.
-    pub lease_now: Duration,
+    pub lease_now: Instant,
 }
 
 impl Teller<'_> {

@@ -257,7 +257,7 @@ impl Inner {
         &self,
         hash: u64,
         server: ServerId,
-        asked: Duration,
+        asked: mbal_model::Instant,
         reply: Option<Reply>,
     ) -> Result<MetaReply, Error> {
         let reply = self.heard(hash, server, reply)?;

@@ -8,10 +8,10 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant as SystemInstant;
 
 use mbal_locks::{Mutex, ranks};
-use mbal_model::{ReplicaVersion, ServerId};
+use mbal_model::{Instant, ReplicaVersion, ServerId};
 use mbal_random::Random;
 use mbal_replica::{Choice, Leases};
 use tokio::time::timeout;
@@ -31,7 +31,7 @@ const PATIENCE_PART: u32 = 2;
 
 /// The leases of a client.
 pub struct Leased {
-    since: Instant,
+    since: SystemInstant,
     known: Mutex<ranks::ClientLeases, (Leases, Random)>,
     reads: AtomicU64,
 }
@@ -40,14 +40,15 @@ impl Default for Leased {
     fn default() -> Leased {
         // Any number; it differs from client to client.
         let random = Random::new(RandomState::new().build_hasher().finish());
-        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS, 0, Duration::ZERO), random));
-        Leased { since: Instant::now(), known, reads: AtomicU64::new(0) }
+        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS, 0, Instant::ZERO), random));
+        Leased { since: SystemInstant::now(), known, reads: AtomicU64::new(0) }
     }
 }
 
 impl Leased {
-    pub fn now(&self) -> Duration {
-        self.since.elapsed()
+    /// Since it was made.
+    pub fn now(&self) -> Instant {
+        Instant::ZERO + self.since.elapsed()
     }
 
     /// Reads that copies have answered.
@@ -75,7 +76,7 @@ impl Leased {
     }
 
     /// A home has answered a read.
-    pub fn told(&self, hash: u64, asked: Duration, reply: &MetaReply) {
+    pub fn told(&self, hash: u64, asked: Instant, reply: &MetaReply) {
         match &reply.told {
             None => self.ends(hash),
             Some(told) => self.with(|leases, _| leases.told(hash, asked, told, self.now())),
@@ -83,7 +84,7 @@ impl Leased {
     }
 
     /// Somebody has answered a read by a lease. False: nobody who could, and the home is to be asked.
-    pub fn answered(&self, hash: u64, asked: Duration, reply: &MetaReply) -> bool {
+    pub fn answered(&self, hash: u64, asked: Instant, reply: &MetaReply) -> bool {
         let from_copy = !reply.has_token || reply.replica_version.is_some();
         if from_copy && reply.status == MetaStatus::Value {
             if let Some(replica_version) = reply.replica_version {
@@ -138,7 +139,7 @@ impl Inner {
         &self,
         hash: u64,
         server: ServerId,
-        asked: Duration,
+        asked: Instant,
         reply: Option<Reply>,
     ) -> Option<MetaReply> {
         let Some(Reply::Meta(reply)) = reply else {

@@ -1,5 +1,7 @@
 //! The clock of a server.
 
+use mbal_model::Instant;
+
 use crate::sys;
 
 /// Monotonic time since the clock was made, in nanoseconds. It goes on while the machine sleeps: what other servers may take for failed
@@ -36,7 +38,7 @@ impl LeaseClock {
         LeaseClock { origin_ns: sys::boot_ns() }
     }
 
-    pub fn now(&self) -> std::time::Duration {
-        std::time::Duration::from_nanos(sys::boot_ns() - self.origin_ns)
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(sys::boot_ns() - self.origin_ns)
     }
 }

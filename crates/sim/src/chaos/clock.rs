@@ -1,7 +1,6 @@
 //! A server's clock: it shows another time than others' do, and runs at another pace.
 
-use std::time::Duration;
-
+use mbal_model::Instant;
 use mbal_worker::Now;
 
 use super::history::{Micros, SECOND};
@@ -28,8 +27,8 @@ impl Clock {
     }
 
     /// By the clock of leases, which goes on at the same pace.
-    pub fn lease_moment(&self, now: Micros) -> Duration {
-        Duration::from_micros(u64::from(self.first_second) * SECOND + self.elapsed(now))
+    pub fn lease_now(&self, now: Micros) -> Instant {
+        Instant::from_micros(u64::from(self.first_second) * SECOND + self.elapsed(now))
     }
 
     pub fn second(&self, now: Micros) -> u32 {
@@ -43,9 +42,10 @@ impl Clock {
         Now { second: self.first_second + second as u32, unix, micros: micros as u32 }
     }
 
-    /// The first moment of the run at which this clock shows `moment`, in microseconds.
-    pub fn when(&self, moment: Micros) -> Micros {
-        let elapsed = moment.saturating_sub(u64::from(self.first_second) * SECOND);
+    /// The first moment of the run at which this clock shows `instant`.
+    pub fn when(&self, instant: Instant) -> Micros {
+        let micros = instant.as_nanos().div_ceil(1_000);
+        let elapsed = micros.saturating_sub(u64::from(self.first_second) * SECOND);
         let mut now = (elapsed as i64 * MILLION / (MILLION + self.drift)) as Micros;
         while self.elapsed(now) < elapsed {
             now += 1;
@@ -67,10 +67,11 @@ mod tests {
     fn a_moment_comes_when_the_clock_shows_it_and_not_before() {
         for drift in [-20_000, -7, 0, 3, 20_000] {
             let clock = Clock::new(2, drift);
-            for moment in [2_000_000, 2_000_001, 2_999_999, 50_123_457] {
-                let now = clock.when(moment);
-                assert!(clock.at(now).moment().0 >= moment, "drift {drift}");
-                assert!(now == 0 || clock.at(now - 1).moment().0 < moment, "drift {drift}");
+            for micros in [2_000_000, 2_000_001, 2_999_999, 50_123_457] {
+                let instant = Instant::from_micros(micros);
+                let now = clock.when(instant);
+                assert!(clock.at(now).instant() >= instant, "drift {drift}");
+                assert!(now == 0 || clock.at(now - 1).instant() < instant, "drift {drift}");
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mbal_control::api::{self, HOT_KEYS_LISTED, HotReport, HotState, HotTold};
-use mbal_model::{Hint, Key, Owner};
+use mbal_model::{Hint, Instant, Key, Owner};
 use mbal_replica::{Choice, HomeState, Leases};
 use mbal_routing::place;
 use mbal_worker::{HotHome, HotMode, HotTerms};
@@ -30,7 +30,7 @@ pub struct Copied {
     leases: Leases,
     clock: Clock,
     /// By key: when the last lease that it was told of ends.
-    granted: Vec<Duration>,
+    granted: Vec<Instant>,
     /// By key: the worker of its home, as far as it was told.
     homes: Vec<Option<usize>>,
     /// By worker of any server.
@@ -41,9 +41,9 @@ impl Copied {
     pub fn new(profile: &Profile, client: usize) -> Copied {
         let keys = profile.keys.len();
         Copied {
-            leases: Leases::new(16, 16, 0, Duration::ZERO),
+            leases: Leases::new(16, 16, 0, Instant::ZERO),
             clock: Clock::new(0, profile.client_drifts[client]),
-            granted: vec![Duration::ZERO; keys],
+            granted: vec![Instant::ZERO; keys],
             homes: vec![None; keys],
             connections: vec![None; profile.servers * profile.workers],
         }
@@ -167,7 +167,7 @@ impl World {
         let hash = self.profile.keys[key].hash();
         let version = self.map_version();
         let copied = self.clients[client].copied.as_mut().expect("just looked at");
-        let now = copied.clock.lease_moment(self.now);
+        let now = copied.clock.lease_now(self.now);
         copied.leases.follow(version, now);
         let home = copied.homes[key];
         let (seat, by_lease) = match copied.leases.route(hash, now, random) {
@@ -186,8 +186,8 @@ impl World {
         true
     }
 
-    fn granted(&self, client: usize, key: usize) -> Duration {
-        self.clients[client].copied.as_ref().map_or(Duration::ZERO, |copied| copied.granted[key])
+    fn granted(&self, client: usize, key: usize) -> Instant {
+        self.clients[client].copied.as_ref().map_or(Instant::ZERO, |copied| copied.granted[key])
     }
 
     /// Smart clients of hot keys go by the newest map.
@@ -226,7 +226,7 @@ impl World {
         let version = self.map_version();
         let World { clients, connections, history, hosts, profile, coverage, now, .. } = self;
         let Some(copied) = clients[client].copied.as_mut() else { return };
-        let here = copied.clock.lease_moment(*now);
+        let here = copied.clock.lease_now(*now);
         copied.leases.follow(version, here);
         for (at, asked) in connections[connection].asked.iter().take(replied + 1).enumerate() {
             for op in &history.ops[asked.ops.0..asked.ops.0 + asked.ops.1] {
@@ -240,7 +240,7 @@ impl World {
                 match &reply.copies {
                     Some(told) if is_answered => {
                         coverage.meet(Sight::ToldCopies);
-                        let sent = copied.clock.lease_moment(asked.at);
+                        let sent = copied.clock.lease_now(asked.at);
                         if by_lease {
                             copied.leases.without(hash, here);
                         }

@@ -1,6 +1,6 @@
 //! What clients asked and were told, with times: all that the checkers look at.
 
-/// Virtual time, in microseconds.
+/// Virtual time, in microseconds: a number, since checkers and dice reckon with it. Servers are told it by their [clocks](super::clock).
 pub type Micros = u64;
 
 pub const SECOND: Micros = 1_000_000;

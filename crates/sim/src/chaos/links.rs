@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use mbal_link::{Due, Waiting};
 use mbal_worker::{Event, Ticket, Ticketed};
@@ -325,8 +326,8 @@ impl World {
         self.links.all[link].lives[life].waiting.sent(ticket.0, now_ns);
         // Clocks run apart, and what is known of another's is some time old.
         let clock = self.hosts[self.seats[seat].host].clock;
-        let left = self.profile.link_timeout.min(micros_left);
-        let given_up = clock.when(clock.at(self.now).moment().after(left).0);
+        let left = Duration::from_micros(self.profile.link_timeout.min(micros_left));
+        let given_up = clock.when(clock.at(self.now).instant() + left);
         let given_up = given_up.min(self.now + self.profile.link_timeout);
         let unknown = self.dice.skewed(1..=self.profile.link_delay);
         let deadline = given_up.saturating_sub(unknown);
@@ -382,7 +383,8 @@ impl World {
         }
         let clock = self.hosts[self.seats[seat].host].clock;
         for (ticket, deadline, request) in together {
-            let micros_left = clock.at(*deadline).moment().left(clock.at(self.now).moment());
+            let left = clock.at(*deadline).instant() - clock.at(self.now).instant();
+            let micros_left = left.as_micros() as u64;
             if micros_left == 0 {
                 self.coverage.meet(Sight::RequestTooLate);
             }

@@ -2,12 +2,11 @@
 //! What `server/membership.rs` and `server/moving.rs` are in a server.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mbal_control::api::{self, Heartbeat, MoveNews, News, Progress, Registered, Registration};
 use mbal_control::{Answer, Ask};
 use mbal_migration::{Incarnation, Order, State};
-use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, Instant, MoveId, Prefix, ServerId, WorkerId};
 use mbal_worker::{Event, MoveDecision, MoveTold};
 
 use super::control::{Caller, Failed, Heard, copies};
@@ -37,7 +36,7 @@ pub struct Member {
     /// It is to say that what it was before has ended.
     pub farewell: Option<api::Incarnation>,
     /// When the last call was sent, by the clock of leases.
-    pub sent: Duration,
+    pub sent: Instant,
     /// The next heartbeat, unless one is wanted sooner.
     pub beats_at: Micros,
     tries: u32,
@@ -73,7 +72,7 @@ impl World {
             _ => Ask::Heartbeat(id_of(host), self.heartbeat(host)),
         };
         let this = &mut self.hosts[host];
-        this.member.sent = this.clock.lease_moment(self.now);
+        this.member.sent = this.clock.lease_now(self.now);
         this.member.call += 1;
         this.member.waits = true;
         let (life, call) = (this.life, this.member.call);

@@ -9,7 +9,7 @@ use mbal_control::api::{Incarnation, LeaseTold};
 use mbal_control::{Answer, Ask, Leases};
 use mbal_election::model;
 use mbal_election::{KeySeen, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms};
-use mbal_model::ServerId;
+use mbal_model::{Instant, ServerId};
 
 use super::control::{Caller, Heard};
 use super::coverage::Sight;
@@ -69,7 +69,7 @@ impl World {
             grace: told.grace_ms.map(Duration::from_millis),
         };
         let this = &mut self.hosts[host];
-        this.server.own_until(Duration::ZERO);
+        this.server.own_until(Instant::ZERO);
         // What was asked for an earlier lease is not heard any more.
         let call = this.member.owning.as_ref().map_or(0, |owning| owning.call + 1);
         let ownership = Ownership::new(terms);
@@ -96,7 +96,7 @@ impl World {
     /// True if a process owns what it has.
     pub fn owns(&self, host: usize) -> bool {
         let this = &self.hosts[host];
-        let now = this.clock.lease_moment(self.now);
+        let now = this.clock.lease_now(self.now);
         this.member.owning.as_ref().is_none_or(|owning| now < owning.ownership.until())
     }
 
@@ -111,7 +111,7 @@ impl World {
 
     pub fn owner_wakes(&mut self, host: usize, at: Micros) {
         let life = self.hosts[host].life;
-        let now = self.hosts[host].clock.lease_moment(self.now);
+        let now = self.hosts[host].clock.lease_now(self.now);
         let Some(owning) = &mut self.hosts[host].member.owning else { return };
         if owning.fences_off || owning.wakes_at != Some(at) {
             return;
@@ -145,7 +145,7 @@ impl World {
         if self.now < self.etcd.silent_until {
             return;
         }
-        let now = self.now / MILLI;
+        let now = Instant::from_millis(self.now / MILLI);
         self.etcd.model.tick(now);
         if !self.is_calm() {
             match self.dice.below(1_000) {
@@ -166,7 +166,7 @@ impl World {
         let Some(owning) = this.member.owning.as_ref().filter(|_| this.life == life) else {
             return;
         };
-        let lasts = owning.terms.key_lasts().as_millis() as u64;
+        let lasts = owning.terms.key_lasts();
         let incarnation = self.incarnation(host);
         let answer = self.etcd.model.ask(now, host, incarnation, question, lasts, luck);
         let at = self.arrives(self.hosts.len(), host);
@@ -176,7 +176,7 @@ impl World {
     }
 
     pub fn etcd_answered(&mut self, host: usize, call: u64, answer: OwnerAnswer) {
-        let now = self.hosts[host].clock.lease_moment(self.now);
+        let now = self.hosts[host].clock.lease_now(self.now);
         let Some(owning) = &mut self.hosts[host].member.owning else { return };
         if owning.call != call || owning.fences_off {
             return;
@@ -191,8 +191,8 @@ impl World {
     }
 
     /// A coordinator has accepted a heartbeat.
-    pub fn accepted(&mut self, host: usize, sent: Duration) {
-        let now = self.hosts[host].clock.lease_moment(self.now);
+    pub fn accepted(&mut self, host: usize, sent: Instant) {
+        let now = self.hosts[host].clock.lease_now(self.now);
         let Some(owning) = &mut self.hosts[host].member.owning else { return };
         owning.ownership.accepted(now, sent);
         self.publish(host);
@@ -204,7 +204,7 @@ impl World {
         let Some(owning) = &mut this.member.owning else { return };
         let until = owning.ownership.until();
         this.server.own_until(until);
-        if until == Duration::ZERO {
+        if until == Instant::ZERO {
             return self.loses(host);
         }
         if std::mem::take(&mut owning.is_lost) {
@@ -213,7 +213,7 @@ impl World {
             this.claims.has_a_lease(&this.server.store);
         }
         let life = self.hosts[host].life;
-        let at = self.hosts[host].clock.when(until.as_nanos().div_ceil(1_000) as Micros);
+        let at = self.hosts[host].clock.when(until);
         self.at(at.max(self.now), Happening::LeaseEnds { host, life });
     }
 
@@ -222,7 +222,7 @@ impl World {
         if this.life != life || !this.is_up {
             return;
         }
-        let now = this.clock.lease_moment(self.now);
+        let now = this.clock.lease_now(self.now);
         let Some(owning) = &this.member.owning else { return };
         if owning.ownership.until() <= now {
             self.loses(host);
@@ -246,7 +246,7 @@ impl World {
     /// True if a member that has a lease waits on: no heartbeat is due, nor wanted sooner. Begins anew if the lease is over.
     pub fn member_rests(&mut self, host: usize) -> bool {
         let this = &mut self.hosts[host];
-        let now = this.clock.lease_moment(self.now);
+        let now = this.clock.lease_now(self.now);
         let Member { is_registered, beats_at, .. } = this.member;
         let Some(owning) = this.member.owning.as_mut().filter(|_| is_registered) else {
             return false;
@@ -286,7 +286,7 @@ impl World {
     pub fn lease_is_over(&mut self, host: usize) {
         self.loses(host);
         let this = &mut self.hosts[host];
-        this.server.own_until(Duration::ZERO);
+        this.server.own_until(Instant::ZERO);
         this.member.owning.as_mut().expect("it owns by a lease").fences_off = true;
         self.fences_off(host);
     }
@@ -319,13 +319,13 @@ impl World {
         if owners.servers.is_empty() || self.now < self.etcd.silent_until {
             return;
         }
-        let now = self.now / MILLI;
+        let now = Instant::from_millis(self.now / MILLI);
         self.etcd.model.tick(now);
         let seen = |(server, (incarnation, _)): (&ServerId, &(Incarnation, bool))| {
             let unrenewed = self.etcd.model.unrenewed(now, host_of(*server), incarnation.0);
             let key = match unrenewed {
                 None => KeySeen::Absent,
-                Some(ms) => KeySeen::Present { unrenewed: Duration::from_millis(ms) },
+                Some(unrenewed) => KeySeen::Present { unrenewed },
             };
             (*server, (*incarnation, key))
         };

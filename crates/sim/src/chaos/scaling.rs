@@ -1,6 +1,9 @@
 //! Scaling: what servers tell of their items, and which items a move certainly takes along.
 
+use std::time::Duration;
+
 use mbal_control::api::{AgesAsked, AgesReport, ClassAges, ClassSelected, MoveNews, Selected};
+use mbal_model::Instant;
 use mbal_worker::AgeThresholds;
 
 use super::coverage::Sight;
@@ -81,7 +84,7 @@ impl World {
         let this = &mut self.hosts[host];
         this.ages.journeys = journeys;
         this.ages.number = number;
-        this.ages.second = ((now.moment().0 - ago_ms * 1_000) / SECOND) as u32;
+        this.ages.second = (now.instant() - Duration::from_millis(ago_ms)).as_secs() as u32;
         this.ages.report = Some(AgesReport { number, memory_bytes, used_bytes, classes });
     }
 
@@ -110,7 +113,7 @@ impl World {
             // Of what was not read since it was written a part of its age is enough not to be chosen.
             let since = (this.ages.second + 1).saturating_sub(youngest / UNREAD_IS_OLDER);
             let prefix = mbal_model::Prefix::parse(news.prefix.as_bytes()).expect("it was sent");
-            let chosen_since = this.clock.when(u64::from(since) * SECOND);
+            let chosen_since = this.clock.when(Instant::from_secs(since.into()));
             let (first, last) = (prefix.first_hash(), prefix.last_hash());
             let (number, from) = (news.number, self.now);
             let before = this.ages.journeys.iter().enumerate();
@@ -126,8 +129,8 @@ impl World {
     pub fn hurry(&mut self, host: usize) {
         let this = &self.hosts[host];
         let now = this.clock.at(self.now);
-        this.server.hurry(now, now.moment().after(self.now % HURRY_MOST));
-        let chosen_since = this.clock.when(u64::from(now.second + 1) * SECOND);
+        this.server.hurry(now, now.instant() + Duration::from_micros(self.now % HURRY_MOST));
+        let chosen_since = this.clock.when(Instant::from_secs(u64::from(now.second) + 1));
         let (number, first, last, from) = (0, 0, u64::MAX, self.now);
         // From then on, whatever has come by a journey.
         let travelled = vec![true; self.profile.keys.len()];

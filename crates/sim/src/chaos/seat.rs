@@ -176,7 +176,7 @@ impl World {
     /// When a worker wants to be woken.
     pub fn next_wake(&self, seat: usize) -> Option<Micros> {
         let Seat { host, worker, .. } = &self.seats[seat];
-        worker.next_wake().map(|moment| self.hosts[*host].clock.when(moment.0))
+        worker.next_wake().map(|moment| self.hosts[*host].clock.when(moment))
     }
 
     /// A worker that nothing has happened to looks at its links; when it has to do so again.
@@ -399,7 +399,7 @@ impl World {
         let Seat { host, worker, .. } = &mut self.seats[seat];
         let host = &self.hosts[*host];
         if host.server.counts_leases() {
-            worker.look_at_lease(host.clock.lease_moment(self.now));
+            worker.look_at_lease(host.clock.lease_now(self.now));
         }
     }
 
