@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_control::api::Registration;
-use mbal_model::{Address, Instant, ServerId, WorkerId};
+use mbal_model::{Address, ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
