@@ -115,7 +115,7 @@ pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use settings::{Echoed, Protocol, Settings, TlsSettings};
 pub use shared::{Gauges, Shared};
 pub use slots::NO_ROUTE;
-pub use time::Now;
+pub use time::{Now, UNLIMITED};
 pub use worker::Worker;
 
 /// A connection, named by whoever drives the worker: a small number (it indexes a table), used
@@ -139,9 +139,6 @@ pub struct Ticketed<'a> {
     pub micros_left: u64,
     pub bytes: &'a [u8],
 }
-
-/// No deadline.
-pub const UNLIMITED: u64 = u64::MAX;
 
 impl<'a> Ticketed<'a> {
     pub fn new(ticket: Ticket, bytes: &'a [u8]) -> Ticketed<'a> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use mbal_model::{Instant, Seconds};
 
-use crate::UNLIMITED;
+/// Of `micros_left`: no deadline.
+pub const UNLIMITED: u64 = u64::MAX;
 
 /// The time of an event; the driver reads its clocks once for all that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
