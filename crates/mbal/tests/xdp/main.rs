@@ -9,7 +9,7 @@ mod running;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
