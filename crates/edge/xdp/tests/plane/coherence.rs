@@ -143,7 +143,7 @@ mod planted {
         let Some(_) = plane(service(KeyHash::Murmur), 1) else { return };
         remove_waits(|plane| assert!(plane.remove(b"foobar").unwrap())).unwrap();
         // On a busy machine the program may have ended before its mark is seen.
-        let found = (0..20).find_map(|_| {
+        let found = (0..400).find_map(|_| {
             let gone = remove_waits(|plane| {
                 assert!(plane.retract(b"foobar"));
                 plane.settle_without_waiting();
