@@ -226,7 +226,7 @@ fn greet(
 ) -> std::io::Result<Mailbox<Guest>> {
     let tls_acceptor = TlsAcceptor::of_proxy(mailbox.clone(), Arc::clone(tally), clock)?;
     let inbox = tls_acceptor.inbox();
-    thread::Builder::new().name("mbal-tls_acceptor".into()).spawn(move || {
+    thread::Builder::new().name("mbal-tls".into()).spawn(move || {
         process::give_way();
         tls_acceptor.run().expect("epoll fails only for want of kernel memory");
     })?;

@@ -559,7 +559,7 @@ fn make_room(config: &mut Config) -> Result<(), StartError> {
 fn greet(post: &Post, tally: &Arc<Tally>, clock: Clock) -> io::Result<Mailbox<Guest>> {
     let tls_acceptor = TlsAcceptor::new(Arc::clone(&post.workers), Arc::clone(tally), clock)?;
     let inbox = tls_acceptor.inbox();
-    thread::Builder::new().name("mbal-tls_acceptor".into()).spawn(move || {
+    thread::Builder::new().name("mbal-tls".into()).spawn(move || {
         process::give_way();
         tls_acceptor.run().expect("epoll fails only for want of kernel memory");
     })?;

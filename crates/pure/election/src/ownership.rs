@@ -108,7 +108,7 @@ pub struct Ownership {
     due: Instant,
     renewal: Option<Renewal>,
     /// Whether a coordinator knows of the key.
-    word: Vouched,
+    word: KeyVoucher,
     /// It owns before, and never then: by etcd, and since nobody leads.
     by_etcd: Instant,
     by_nobody: Instant,
@@ -129,7 +129,7 @@ enum Phase {
 
 /// A key that a coordinator may not have seen counts for nothing: the process may have been said to be dead before it was written.
 #[derive(Clone, Copy, Debug)]
-enum Vouched {
+enum KeyVoucher {
     /// The key was not seen yet.
     None,
     /// It was, at this moment, and would count until that one.
@@ -146,7 +146,7 @@ impl Ownership {
             asked: None,
             due: Instant::ZERO,
             renewal: None,
-            word: Vouched::None,
+            word: KeyVoucher::None,
             by_etcd: Instant::ZERO,
             by_nobody: Instant::ZERO,
             renewed: Instant::ZERO,
@@ -172,7 +172,7 @@ impl Ownership {
 
     /// Its key is there, and a coordinator is to hear of it.
     pub fn wants_word(&self) -> bool {
-        matches!(self.word, Vouched::Seen { .. })
+        matches!(self.word, KeyVoucher::Seen { .. })
     }
 
     /// What to ask now. It is asked nothing else before [`Ownership::told`].
@@ -247,13 +247,13 @@ impl Ownership {
 
     fn counts(&mut self, now: Instant, until: Instant) {
         match self.word {
-            Vouched::Given => self.by_etcd = self.by_etcd.max(until),
-            Vouched::Seen { at, until: before } => {
+            KeyVoucher::Given => self.by_etcd = self.by_etcd.max(until),
+            KeyVoucher::Seen { at, until: before } => {
                 // Between two renewals that do not meet, who has seen the key may have called its server dead.
                 let at = if now < before { at } else { now };
-                self.word = Vouched::Seen { at, until };
+                self.word = KeyVoucher::Seen { at, until };
             }
-            Vouched::None => self.word = Vouched::Seen { at: now, until },
+            KeyVoucher::None => self.word = KeyVoucher::Seen { at: now, until },
         }
         if is_planted(Fault::OwnsWithoutWord) {
             self.accepted(now, now);
@@ -265,9 +265,9 @@ impl Ownership {
         if self.is_over(now) {
             return;
         }
-        if let Vouched::Seen { at, until } = self.word {
+        if let KeyVoucher::Seen { at, until } = self.word {
             if at <= sent && now < until {
-                self.word = Vouched::Given;
+                self.word = KeyVoucher::Given;
                 self.by_etcd = self.by_etcd.max(until);
                 self.has_owned = true;
             }
@@ -276,7 +276,7 @@ impl Ownership {
 
     /// The lease governs where etcd is there. Only who owns since nobody leads may write its key anew: etcd was away, and kept no leases.
     fn key_is_gone(&mut self, now: Instant) {
-        (self.phase, self.word, self.renewal) = (Phase::Bare, Vouched::None, None);
+        (self.phase, self.word, self.renewal) = (Phase::Bare, KeyVoucher::None, None);
         self.by_etcd = self.by_etcd.min(now);
         self.is_over(now);
     }
