@@ -2,17 +2,22 @@
 
 use std::ops::Range;
 
-use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, ServerId};
 
-use crate::batch::{Ended, Pause};
-use crate::copies::{HotMode, ReplyPrefix};
-use crate::links::Asker;
-use crate::session::{Client, OUTPUT_BYTES_MAX, Wait};
-use crate::slots::{NO_ROUTE_LINE, Slots};
-use crate::wakes::Sleeper;
+use crate::copies::{HotMode, ReplyPrefix, Sends, heed_leases};
+use crate::event::{Action, Actions};
+use crate::forwarding::links::Asker;
+use crate::forwarding::once::{AnsweredOnce, Recipient};
+use crate::forwarding::unreachable::NO_ROUTE_LINE;
+use crate::ids::{Client, ConnId};
+use crate::sessions::datagram::answer_datagram;
+use crate::sessions::run::Ended;
+use crate::sessions::session::{OUTPUT_BYTES_MAX, Pause, Wait};
+use crate::sessions::slots::Slots;
+use crate::sessions::table::Sessions;
+use crate::sessions::wakes::Sleeper;
 use crate::worker::Worker;
-use crate::{Action, Actions, ConnId, Now};
 
 impl Worker {
     /// A reply has come, or will not: it is kept until those before it have left.
@@ -20,7 +25,7 @@ impl Worker {
         let (client, place) = match asker {
             Asker::Client { client, place } => (client, place),
             Asker::Home { server, hash, grant } => {
-                return self.shadow_answered(server, hash, grant, reply, actions);
+                return self.sends(actions).shadow_answered(server, hash, grant, reply);
             }
             Asker::Here => return,
             Asker::Peer { server, ticket, .. } => {
@@ -32,7 +37,7 @@ impl Worker {
         };
         let taken = reply.map(ReplyPrefix::from);
         let leases_by_client = self.shared.copies.mode() == HotMode::Async;
-        let Some(slots) = self.slots_of(client) else { return };
+        let Some(slots) = slots_of(&mut self.sessions, &mut self.once, client) else { return };
         let sent = slots.sent_of(place);
         let gathered = if leases_by_client { slots.gathered_by(place) } else { Vec::new() };
         let reply = taken.as_ref().map(|(_, reply)| *reply);
@@ -54,40 +59,65 @@ impl Worker {
         }
         for hash in gathered {
             // Of several keys it is not said which have copies.
-            self.heed_leases(client, hash, self.now.instant(), &ReplyPrefix::Without);
+            self.heed_leases(client, hash, self.here.now.instant(), &ReplyPrefix::Without);
         }
         if !self.replied.contains(&client) {
             self.replied.push(client);
         }
     }
 
-    /// `None` once the client has gone.
-    pub(crate) fn slots_of(&mut self, client: Client) -> Option<&mut Slots> {
-        match client {
-            Client::Conn { conn, .. } => {
-                let session = self.sessions.get_mut(conn.0 as usize)?.as_mut()?;
-                (session.client == client).then_some(&mut session.slots)
+    /// Of a client, or of all of this worker's, as the mode has it.
+    fn heed_leases(&mut self, client: Client, hash: u64, asked: Instant, taken: &ReplyPrefix) {
+        let mode = self.shared.copies.mode();
+        let leases = match mode {
+            HotMode::Off => None,
+            HotMode::Atomic => Some(&mut self.leases),
+            HotMode::Async => self.sessions.of_client(client).map(|session| &mut session.leases),
+        };
+        if let Some(leases) = leases {
+            heed_leases(leases, mode, &self.here, (hash, asked), taken);
+        }
+    }
+
+    /// What says to shadows what there is to say.
+    pub(crate) fn sends<'w>(&'w mut self, actions: &'w mut Actions) -> Sends<'w> {
+        let Actions { requests, list, .. } = actions;
+        let (shared, links, here) = (&*self.shared, &mut self.links, self.here);
+        Sends { shared, links, requests, actions: list, here }
+    }
+
+    /// Sends what may leave of an answer, now that another server has answered.
+    pub(crate) fn release_once(&mut self, serial: u64, actions: &mut Actions) {
+        let Some((recipient, reply, is_over)) = self.once.release(serial) else { return };
+        match recipient {
+            Recipient::Sender { to, request_id } => {
+                answer_datagram(self.counters(), to, request_id, reply, actions);
             }
-            Client::Once { serial } => self.once.slots_of(serial),
+            // There is one request, so it is all of the answer.
+            Recipient::Peer { server, ticket } if is_over => {
+                let reply = append(&mut actions.bytes, &reply);
+                actions.list.push(Action::Answer { server, ticket, reply });
+            }
+            Recipient::Peer { .. } => {}
         }
     }
 
     /// Sends what may leave, once for everybody who got something.
-    pub(crate) fn release_replied(&mut self, now: Now, actions: &mut Actions) {
+    pub(crate) fn release_replied(&mut self, actions: &mut Actions) {
         let mut replied = std::mem::take(&mut self.replied);
         for client in replied.drain(..) {
             match client {
-                Client::Conn { conn, .. } => self.release(now, conn, actions),
+                Client::Conn { conn, .. } => self.release(conn, actions),
                 Client::Once { serial } => self.release_once(serial, actions),
             }
         }
         self.replied = replied;
     }
 
-    pub(crate) fn release(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
+    pub(crate) fn release(&mut self, conn: ConnId, actions: &mut Actions) {
         // The end of every turn sends what may leave.
-        self.turn(now, conn, 0, actions, |_, _| Ended::Hungry);
-        let session = self.sessions[conn.0 as usize].as_ref().expect("its turn is over");
+        self.turn(conn, 0, actions, |_, _| Ended::Hungry);
+        let session = self.sessions.of(conn);
         let held = session.slots.held_bytes();
         let goes_on = match session.wait {
             Wait::Peers(Pause::Order) => held < OUTPUT_BYTES_MAX,
@@ -96,18 +126,18 @@ impl Worker {
             _ => false,
         };
         if goes_on {
-            self.go_on(now, conn, actions);
+            self.go_on(conn, actions);
         } else {
             self.leave_if_due(conn, actions);
         }
     }
 
     /// Replies have come over this link, and made room for requests.
-    pub(crate) fn credits_came(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
-        self.release_replied(now, actions);
+    pub(crate) fn credits_came(&mut self, server: ServerId, actions: &mut Actions) {
+        self.release_replied(actions);
         // One that waited goes on, and the next while there is credit left.
         while let Some(conn) = self.links.next_waiting(server) {
-            self.go_on(now, conn, actions);
+            self.go_on(conn, actions);
             // A `get` that asks a server twice needs two credits.
             if self.links.waits_again(server, conn) {
                 break;
@@ -115,22 +145,22 @@ impl Worker {
         }
     }
 
-    pub(crate) fn link_broken(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
+    pub(crate) fn link_broken(&mut self, server: ServerId, actions: &mut Actions) {
         self.shared.links_up.went(server);
         let (askers, waiting) = self.links.broken(server);
         let timeout = self.shared.settings.link_timeout;
         for (asker, asked) in askers {
             let deadline = asked + timeout;
-            if deadline <= now.instant() || !self.may_be_executed(&asker) {
+            if deadline <= self.here.now.instant() || !self.may_be_executed(&asker) {
                 self.fill(asker, None, actions);
                 continue;
             }
             self.links.lose(asker, deadline);
             self.wakes.set(deadline, Sleeper::Lost);
         }
-        self.release_replied(now, actions);
+        self.release_replied(actions);
         for conn in waiting {
-            self.go_on(now, conn, actions);
+            self.go_on(conn, actions);
         }
     }
 
@@ -142,7 +172,8 @@ impl Worker {
         }
         match *asker {
             Asker::Client { client, place } => {
-                self.slots_of(client).is_some_and(|slots| !slots.reads(place))
+                let slots = slots_of(&mut self.sessions, &mut self.once, client);
+                slots.is_some_and(|slots| !slots.reads(place))
             }
             Asker::Peer { reads, .. } => !reads,
             // A home waits until its leases are over.
@@ -151,16 +182,27 @@ impl Worker {
     }
 
     /// Deadlines of lost requests have come.
-    pub(crate) fn tell_lost(&mut self, now: Now, actions: &mut Actions) {
-        while let Some(asker) = self.links.next_lost(now.instant()) {
+    pub(crate) fn tell_lost(&mut self, actions: &mut Actions) {
+        while let Some(asker) = self.links.next_lost(self.here.now.instant()) {
             self.fill(asker, None, actions);
         }
-        self.release_replied(now, actions);
+        self.release_replied(actions);
+    }
+}
+
+fn slots_of<'s>(
+    sessions: &'s mut Sessions,
+    once: &'s mut AnsweredOnce,
+    client: Client,
+) -> Option<&'s mut Slots> {
+    match client {
+        Client::Conn { .. } => sessions.slots_of(client),
+        Client::Once { serial } => once.slots_of(serial),
     }
 }
 
 /// Where what was appended stands.
-pub(crate) fn append(to: &mut Vec<u8>, bytes: &[u8]) -> Range<usize> {
+fn append(to: &mut Vec<u8>, bytes: &[u8]) -> Range<usize> {
     let start = to.len();
     to.extend_from_slice(bytes);
     start..to.len()

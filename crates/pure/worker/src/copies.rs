@@ -7,96 +7,47 @@
 //!   a write of such a key ──► HomeKey: let go? executed, told       a read there ──► answered from the copy, or passed on
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::time::Duration;
 
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
-use mbal_model::{Instant, Key, Prefix, ServerId};
-use mbal_replica::{HomeState, Terms, newborn_rests};
-
-use crate::shared::Shared;
+use mbal_model::{Instant, Key, Prefix};
+use mbal_replica::{Hold, Terms, newborn_rests};
 
 mod heat;
 mod here;
+mod home;
 mod homes;
 mod leased;
+mod read;
+mod reading;
+mod reply_prefix;
+mod sends;
+mod shared;
 mod table;
+mod terms;
 mod ticking;
 mod worth;
 
-pub(crate) use here::Read;
-pub(crate) use homes::is_read;
-pub(crate) use leased::ReplyPrefix;
+pub use terms::{CopiesHere, HotHome, HotMode, HotTerms};
+
+pub(crate) use heat::Rates;
+pub(crate) use homes::{execute_told, tell_copies, told_of};
+pub(crate) use leased::{heed_leases, read_elsewhere};
+pub(crate) use read::Read;
+pub(crate) use reading::{get_copy, read_copy};
+pub(crate) use reply_prefix::ReplyPrefix;
+pub(crate) use sends::Sends;
 pub(crate) use ticking::Ticks;
 
 use heat::{Heat, Heats};
-use here::CopyHere;
-use homes::HomeKey;
+use here::Shadows;
+use home::HomeKey;
 use table::Table;
 use worth::CopyBackoff;
-
-/// How a cluster copies its hot keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HotMode {
-    #[default]
-    Off,
-    /// Writes are told to copies afterwards (SPORE).
-    Async,
-    /// Writes wait until copies have let go (SE-SPORE).
-    Atomic,
-}
-
-/// What the coordinator says of hot keys.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HotTerms {
-    pub mode: HotMode,
-    /// What is read is no older than this; a client's lease lasts so long.
-    pub lease: Duration,
-    /// T: requests a second that one copy of a key is to have at most. Infinity: nothing is copied.
-    pub threshold: f64,
-    /// For copies of other servers' keys.
-    pub memory_bytes: u64,
-}
-
-impl Default for HotTerms {
-    fn default() -> HotTerms {
-        HotTerms {
-            mode: HotMode::Off,
-            lease: Duration::from_secs(1),
-            threshold: f64::INFINITY,
-            memory_bytes: 1 << 20,
-        }
-    }
-}
-
-/// A key of this server that is hot, or was lately.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HotHome {
-    pub key: Vec<u8>,
-    /// Requests a second, those that copies answer included.
-    pub reads: f64,
-    pub writes: f64,
-    pub value_bytes: u32,
-    /// `None`: it has no copies.
-    pub state: Option<HomeState>,
-    pub copies: Vec<ServerId>,
-    /// When it got them, by the clock of [`crate::Worker::look_at_lease`].
-    pub since: Instant,
-}
-
-/// Copies of others' keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CopiesHere {
-    pub keys: u64,
-    pub bytes: u64,
-    /// Answered from them ever.
-    pub reads: u64,
-    /// How often a key of this server got copies.
-    pub grants: u64,
-}
 
 /// What the workers of a server share of this.
 #[derive(Default)]
@@ -110,10 +61,7 @@ pub(crate) struct Copies {
     grants: AtomicU32,
     /// Keys of this server that have copies.
     pub homes: Table<ranks::Homes, HomeKey>,
-    /// Others' keys.
-    pub here: Table<ranks::CopiesHere, CopyHere>,
-    bytes: AtomicU64,
-    reads: AtomicU64,
+    pub shadows: Shadows,
     latest_ns: AtomicU64,
     /// There are copies of this server's keys, or of others': leases are counted.
     in_use: AtomicBool,
@@ -154,6 +102,33 @@ impl Copies {
         *self.terms.read()
     }
 
+    /// In another mode than before all copies end first.
+    pub fn set_terms(&self, terms: HotTerms) {
+        let mut known = self.terms.write();
+        let ends = known.mode != terms.mode || known.lease != terms.lease;
+        *known = terms;
+        drop(known);
+        self.mode.store(terms.mode as u8, Relaxed);
+        if ends {
+            self.homes.each(|_, home| home.cools());
+        }
+    }
+
+    /// Phase 2 is on.
+    pub fn sample_less(&self, is_on: bool) {
+        self.samples_less.store(is_on, Relaxed);
+    }
+
+    /// How often a key of this server got copies.
+    pub fn grants(&self) -> u64 {
+        self.grants.load(Relaxed).into()
+    }
+
+    /// Rates of the hottest keys over the last second or so, by hash.
+    pub fn told(&self) -> BTreeMap<u64, Rates> {
+        self.heats.lock().told()
+    }
+
     /// The terms as a home has them.
     pub fn home_terms(&self) -> Terms {
         let HotTerms { mode, lease, .. } = self.terms();
@@ -183,6 +158,21 @@ impl Copies {
     #[inline]
     pub fn in_use(&self) -> bool {
         self.in_use.load(Relaxed)
+    }
+
+    /// The latest moment that any worker has looked at.
+    pub fn latest(&self) -> Instant {
+        Instant::from_nanos(self.latest_ns.load(Relaxed))
+    }
+
+    /// Takes a home's word, and appends the answer.
+    pub fn take(&self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+        let hold = Hold::decode(bytes).and_then(|hold| Some((hold, Key::new(hold.key)?)));
+        let Some((hold, key)) = hold else { return false };
+        self.in_use.store(true, Relaxed);
+        // Who copies nothing, any more or yet, has nothing and takes nothing.
+        let memory_bytes = (self.mode() != HotMode::Off).then(|| self.terms().memory_bytes);
+        self.shadows.take(now, self.process(), &hold, &key, memory_bytes, out)
     }
 
     pub fn any_newborn(&self) -> bool {
@@ -215,59 +205,5 @@ impl Copies {
         let mut newborn = self.newborn.lock();
         newborn.retain(|(_, until)| now < *until);
         self.any_newborn.store(!newborn.is_empty(), Release);
-    }
-}
-
-impl Shared {
-    /// What the coordinator says of hot keys. In another mode than before all copies end first.
-    pub fn set_hot_terms(&self, terms: HotTerms) {
-        let copies = &self.copies;
-        let mut known = copies.terms.write();
-        let ends = known.mode != terms.mode || known.lease != terms.lease;
-        *known = terms;
-        drop(known);
-        copies.mode.store(terms.mode as u8, Relaxed);
-        if ends {
-            copies.homes.each(|_, home| home.cools());
-        }
-    }
-
-    /// True if a key's cachelet has begun empty, and serves nothing yet: copies of an earlier owner may be read still.
-    pub fn is_newborn(&self, hash: u64, now: crate::Now) -> bool {
-        self.copies.any_newborn() && self.copies.is_newborn(hash, now.instant())
-    }
-
-    pub fn hot_terms(&self) -> HotTerms {
-        self.copies.terms()
-    }
-
-    /// Phase 2 of balancing is on: phase 1 looks at fewer requests.
-    pub fn set_phase_two(&self, is_on: bool) {
-        self.copies.samples_less.store(is_on, Relaxed);
-    }
-
-    /// Drivers tell workers the time by [`crate::Worker::look_at_lease`] before each event: leases are counted, or the next event may
-    /// begin one. The first copy of all must not begin at the server's birth.
-    #[inline]
-    pub fn counts_leases(&self) -> bool {
-        self.owns_by_lease()
-            || self.copies.in_use.load(Relaxed)
-            || self.copies.mode() != HotMode::Off
-    }
-
-    /// The state of a key of this server that is copied, and how many copies it has or is to have.
-    pub(crate) fn copied(&self, key: &Key<'_>) -> Option<(HomeState, u64)> {
-        let homes = self.copies.homes.lock(key.hash());
-        let one = homes.get(&key.hash()).filter(|one| *one.key == *key.bytes())?;
-        Some((one.home.state(self.copies.latest()), one.home.shadows().count() as u64))
-    }
-
-    /// Copies of other servers' keys; and how often keys of this one got some.
-    pub fn copies_here(&self) -> CopiesHere {
-        let mut keys = 0;
-        self.copies.here.each(|_, copy| keys += u64::from(copy.has_item()));
-        let (bytes, reads) = (&self.copies.bytes, &self.copies.reads);
-        let grants = self.copies.grants.load(Relaxed).into();
-        CopiesHere { keys, bytes: bytes.load(Relaxed), reads: reads.load(Relaxed), grants }
     }
 }

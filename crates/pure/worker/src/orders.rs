@@ -6,23 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_model::{Order, Outcome, Prefix, WorkerId};
 
+use crate::event::{Action, Actions, Event};
+use crate::ids::{ConnId, OrderId};
 use crate::worker::Worker;
-use crate::{Action, Actions, ConnId, Event};
 
 /// A connection is picked if this part of its work is still wanted.
 const OVERSHOOT: f64 = 0.6;
-
-/// Names an order until it is reported; 0 is one that nobody waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OrderId(pub u64);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    pub order: OrderId,
-    /// The worker that got the order.
-    pub worker: WorkerId,
-    pub outcome: Outcome,
-}
 
 /// The balancer's order as what happens to a worker, and which.
 pub fn order_event(order: OrderId, what: Order) -> (WorkerId, Event<'static>) {
@@ -42,7 +31,7 @@ impl Worker {
         let store = &self.shared.store;
         if !self.is_other(to) || store.owner(cachelet).is_none() {
             Outcome::Refused
-        } else if store.give(cachelet, self.here.worker, to, seen) {
+        } else if store.give(cachelet, self.here.owner.worker, to, seen) {
             Outcome::Done
         } else {
             Outcome::Stale
@@ -58,8 +47,7 @@ impl Worker {
         if !self.is_other(to) {
             return Outcome::Refused;
         }
-        let session = self.sessions.get_mut(conn.0 as usize).and_then(Option::as_mut);
-        match session {
+        match self.sessions.get(conn) {
             None => Outcome::Stale,
             Some(session) if session.own_port => Outcome::Refused,
             Some(session) => {
@@ -80,17 +68,14 @@ impl Worker {
         if !self.is_other(to) {
             return Outcome::Refused;
         }
-        let epoch = self.shared.epoch.load(Relaxed);
+        let epoch = self.shared.counted.epoch.load(Relaxed);
         let mut all = 0;
         let mut free = Vec::new();
-        for (index, session) in self.sessions.iter().enumerate() {
-            let Some(session) = session.as_ref().filter(|session| !session.own_port) else {
-                continue;
-            };
+        for (conn, session) in self.sessions.each().filter(|(_, session)| !session.own_port) {
             let work = session.work.before(epoch);
             all += work;
             if work > 0 && session.due.is_none() && !session.work.rests(epoch) {
-                free.push((work, ConnId(index as u32)));
+                free.push((work, conn));
             }
         }
         free.sort_by_key(|&(work, conn)| (Reverse(work), conn));
@@ -109,7 +94,7 @@ impl Worker {
             chosen.extend(lightest.map(|(_, conn)| *conn));
         }
         for &conn in &chosen {
-            let session = self.sessions[conn.0 as usize].as_mut().expect("it was chosen");
+            let session = self.sessions.of(conn);
             session.due = Some(to);
             session.work.moves(epoch);
             self.leave_if_due(conn, actions);
@@ -119,16 +104,15 @@ impl Worker {
 
     /// A connection that is to go, goes between two requests.
     pub(crate) fn leave_if_due(&mut self, conn: ConnId, actions: &mut Actions) -> bool {
-        let place = &mut self.sessions[conn.0 as usize];
-        let due = place.as_ref().filter(|session| session.is_between_requests());
+        let due = self.sessions.get(conn).filter(|session| session.is_between_requests());
         let Some(to) = due.and_then(|session| session.due) else { return false };
-        let session = place.take().expect("it is due").carry();
+        let session = self.sessions.take(conn).expect("it is due").carry();
         self.counters().conns_handed_over.add(1);
         actions.list.push(Action::HandOver { conn, to, session });
         true
     }
 
     fn is_other(&self, worker: WorkerId) -> bool {
-        worker != self.here.worker && worker.0 < self.shared.settings.workers
+        worker != self.here.owner.worker && worker.0 < self.shared.settings.workers
     }
 }

@@ -1,66 +1,39 @@
-//! Turns: requests are executed for a connection, or for nobody, and what comes of them is asked for.
+//! Turns: requests are executed for a connection, and what comes of them is asked for.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_cachelet::Ahead;
 use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
-use crate::batch::{Batch, Ended, Pause};
-use crate::conns::ConnInfo;
-use crate::input::run_pending;
-use crate::load::turn_work;
-use crate::log::STATES;
-use crate::room::Haste;
-use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
-use crate::turn::Turn;
-use crate::wakes::Sleeper;
+use crate::commands::context::Context;
+use crate::commands::turn::Turn;
+use crate::event::{Action, Actions};
+use crate::ids::ConnId;
+use crate::observing::conns::ConnInfo;
+use crate::observing::load::turn_work;
+use crate::observing::log::STATES;
+use crate::observing::observer::Observer;
+use crate::observing::verbose;
+use crate::sessions::batch::Batch;
+use crate::sessions::run::{Ended, run_pending};
+use crate::sessions::session::{OUTPUT_BYTES_MAX, Pause, Session, Wait};
+use crate::sessions::wakes::Sleeper;
 use crate::watching::send_lines_to;
 use crate::worker::Worker;
-use crate::{Action, Actions, ConnId, Now, verbose};
 
 impl Worker {
     /// What requests are executed with, and how many keys were asked for before.
     #[inline]
     pub(crate) fn batch<'w>(
         &'w mut self,
-        now: Now,
         info: &'w ConnInfo,
         out: &'w mut Vec<u8>,
         to_peers: &'w mut Vec<u8>,
         actions: &'w mut Vec<Action>,
     ) -> (Batch<'w>, u64) {
-        let worker = usize::from(self.here.worker.0);
-        let counters = self.shared.counters(worker);
-        let start = out.len();
-        let turn = Turn {
-            shared: &self.shared,
-            counters,
-            classes: self.shared.class_counters(worker),
-            watched: self.shared.log.watched(),
-            info,
-            fd: info.fd,
-            has_waiting: false,
-            map_version: self.map_version,
-            here: self.here,
-            alone: self.alone,
-            lapsed: self.lapsed,
-            lease_now: self.lease_now,
-            newborn: self.newborn,
-            now,
-            sampler: &mut self.sampler,
-            shown: &mut self.shown,
-            ahead: Ahead::NONE,
-            made_room: false,
-            haste: Haste::None,
-            no_room: None,
-            scratch: &mut self.scratch,
-            out,
-            start,
-            further_keys: 0,
-            follows: false,
-        };
+        let on = Context::new(&self.shared, self.here, info);
+        let observer = Observer { sampler: &mut self.sampler, shown: &mut self.shown };
+        let turn = Turn::new(on, observer, &mut self.scratch, out);
         let batch = Batch {
             turn,
             links: &mut self.links,
@@ -79,24 +52,23 @@ impl Worker {
             requests: 0,
             said: &mut self.said,
         };
-        (batch, counters.keyed())
+        (batch, on.counters.keyed())
     }
 
     /// Lets `run` execute on a connection, unless that is closing, and sends what comes of it.
     /// True if the connection is due to leave for another worker.
     pub(crate) fn turn(
         &mut self,
-        now: Now,
         conn: ConnId,
         arrived_bytes: usize,
         actions: &mut Actions,
         run: impl FnOnce(&mut Batch<'_>, &mut Session) -> Ended,
     ) -> bool {
-        let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
+        let mut session = self.sessions.take(conn).expect("opened before");
         let start = actions.bytes.len();
         let info = session.info.take().expect("no turn within a turn");
         let Actions { bytes, requests, list } = actions;
-        let (mut batch, keys_before) = self.batch(now, &info, bytes, requests, list);
+        let (mut batch, keys_before) = self.batch(&info, bytes, requests, list);
         let began_empty = session.slots.is_empty();
         let ended = run(&mut batch, &mut session);
         if !session.slots.is_empty() {
@@ -105,9 +77,9 @@ impl Worker {
             }
             session.slots.release(batch.turn.out);
         }
-        let (follows, counters) = (batch.turn.follows, batch.turn.counters);
+        let (follows, counters) = (batch.turn.follows, batch.turn.on.counters);
         if batch.requests > 0 {
-            info.commanded(now.second);
+            info.commanded(batch.turn.now().second);
         }
         let end = batch.turn.out.len();
         let work = turn_work(counters.keyed() - keys_before, (arrived_bytes + end - start) as u64);
@@ -117,7 +89,7 @@ impl Worker {
         } else if !session.own_port {
             counters.work_handable.add(work);
         }
-        session.work.add(work, batch.turn.shared.epoch.load(Relaxed));
+        session.work.add(work, batch.turn.on.shared.counted.epoch.load(Relaxed));
         if start < end {
             counters.bytes_written.add((end - start) as u64);
             session.unsent += end - start;
@@ -157,8 +129,8 @@ impl Worker {
         }
         let due = session.due.is_some();
         if session.wait.watcher().is_some() {
-            if !self.watching.contains(&conn) {
-                self.watching.push(conn);
+            if !self.sessions.watching.contains(&conn) {
+                self.sessions.watching.push(conn);
             }
             send_lines_to(conn, &mut session, actions);
         }
@@ -168,14 +140,14 @@ impl Worker {
         }
         info.set_state(state);
         session.info = Some(info);
-        self.sessions[conn.0 as usize] = Some(session);
+        self.sessions.put_back(conn, session);
         due
     }
 
     /// A connection that waited for peers or for room, perhaps no longer does.
-    pub(crate) fn go_on(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
+    pub(crate) fn go_on(&mut self, conn: ConnId, actions: &mut Actions) {
         let at = actions.list.len();
-        self.turn(now, conn, 0, actions, |batch, session| {
+        self.turn(conn, 0, actions, |batch, session| {
             session.wait = Wait::No;
             run_pending(batch, session)
         });
@@ -189,19 +161,18 @@ impl Worker {
 
     pub(crate) fn certs_refreshed(
         &mut self,
-        now: Now,
         conn: ConnId,
         refreshed: Result<(), String>,
         actions: &mut Actions,
     ) {
-        let waits = self.sessions.get(conn.0 as usize).and_then(Option::as_ref);
+        let waits = self.sessions.get(conn);
         if !waits.is_some_and(|session| matches!(session.wait, Wait::Certificates)) {
             return;
         }
         if refreshed.is_ok() {
-            self.shared.gauges.certs_read.store(now.second.into(), Relaxed);
+            self.shared.gauges.certs_read.store(self.here.now.second.into(), Relaxed);
         }
-        self.turn(now, conn, 0, actions, |batch, session| {
+        self.turn(conn, 0, actions, |batch, session| {
             session.wait = Wait::No;
             let before = batch.turn.out.len();
             batch.turn.line(refreshed.err().unwrap_or("OK".into()).as_bytes());
@@ -209,25 +180,6 @@ impl Worker {
             run_pending(batch, session)
         });
         self.leave_if_due(conn, actions);
-    }
-
-    /// Executes requests that come from no connection. What they append to `out` is theirs to send.
-    pub(crate) fn turn_of_nobody(
-        &mut self,
-        now: Now,
-        arrived_bytes: usize,
-        out: &mut Vec<u8>,
-        to_peers: &mut Vec<u8>,
-        actions: &mut Vec<Action>,
-        run: impl FnOnce(&mut Batch<'_>, &mut Vec<u8>),
-    ) {
-        let mut decoded = std::mem::take(&mut self.decoded);
-        let nobody = Arc::clone(&self.nobody);
-        let (mut batch, keys_before) = self.batch(now, &nobody, out, to_peers, actions);
-        run(&mut batch, &mut decoded);
-        let counters = batch.turn.counters;
-        counters.work.add(turn_work(counters.keyed() - keys_before, arrived_bytes as u64));
-        self.decoded = decoded;
     }
 }
 

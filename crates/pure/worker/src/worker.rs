@@ -1,9 +1,7 @@
 //! Events to sessions, sessions to batches.
 
-use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, Outcome, Owner, Seconds, ServerId, WorkerId};
@@ -12,73 +10,69 @@ use mbal_replica::Leases;
 use mbal_sketch::Sampler;
 use mbal_wire::streams;
 
-use crate::batch::{Ended, GROUP};
-use crate::conns::{ConnInfo, Endpoint};
-use crate::copies::Ticks;
-use crate::counters::Counters;
-use crate::datagram::Late;
-use crate::distances::Shown;
-use crate::held::HeldRequests;
-use crate::input::{go_on_walking, received, run_pending};
-use crate::latency::ByClass;
-use crate::links::Links;
-use crate::log;
-use crate::once::AnsweredOnce;
-use crate::session::{Client, Session, Wait};
+use crate::commands::context::Here;
+use crate::copies::{Sends, Ticks};
+use crate::event::{Action, Actions, Event};
+use crate::forwarding::everywhere::tell_of_flush;
+use crate::forwarding::held::HeldRequests;
+use crate::forwarding::links::Links;
+use crate::forwarding::once::AnsweredOnce;
+use crate::ids::{Client, OrderId, Report, Ticketed};
+use crate::moving::carrying::Carrier;
+use crate::moving::settling::Settling;
+use crate::observing::counters::Counters;
+use crate::observing::distances::Shown;
+use crate::observing::latency::ByClass;
+use crate::observing::log;
+use crate::sessions::datagram::LateDatagrams;
+use crate::sessions::run::{Ended, go_on_walking, received, run_pending};
+use crate::sessions::session::{Session, Wait};
+use crate::sessions::table::Sessions;
+use crate::sessions::wakes::{Sleeper, Wakes};
 use crate::shared::Shared;
-use crate::wakes::{Sleeper, Wakes};
-use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, Ticketed};
+use crate::time::Now;
 
 /// Steps of background work in a [`Event::Tick`], a part of a page each.
 const BACKGROUND_STEPS: usize = 4;
+/// Of those that are due, before others have their turn.
+const TRIED_AT_ONCE: usize = 64;
+
+/// What is left to do when everything that had arrived is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Background {
+    /// Nothing.
+    Rests,
+    /// There is more, which can wait.
+    GoesOn,
+    /// There is more, and somebody waits for it.
+    Hastens,
+}
 
 /// One worker: its sessions, and its share of the server.
 pub struct Worker {
-    pub(crate) here: Owner,
+    pub(crate) here: Here,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) map_version: u64,
-    /// Since when it knows of that map.
-    pub(crate) map_since: Instant,
-    pub(crate) alone: bool,
-    /// The lease by which this server owns is over.
-    pub(crate) lapsed: bool,
-    /// The clock that leases are counted by, and the event's time.
-    pub(crate) lease_now: Instant,
-    pub(crate) now: Now,
-    /// Some cachelets that are here serve nothing yet.
-    pub(crate) newborn: bool,
+    pub(crate) sessions: Sessions,
     /// Copies of hot keys that clients of this worker may read.
     pub(crate) leases: Option<Box<Leases>>,
-    pub(crate) ticks: Ticks,
+    ticks: Ticks,
     pub(crate) random: Random,
     pub(crate) links: Links,
     /// Peers' requests that are not executed yet.
     pub(crate) held: HeldRequests,
     pub(crate) wakes: Wakes,
-    /// When moves go on, if not before.
-    pub(crate) carries_at: Option<Instant>,
-    /// Clients leave it no time.
-    pub(crate) is_strained: bool,
-    /// The store is not yet as the map says: it is looked at after this event.
-    pub(crate) settles: bool,
-    /// How often it has been looked at in vain.
-    pub(crate) unsettled: u32,
-    pub(crate) sessions: Vec<Option<Box<Session>>>,
-    /// Those that watch.
-    pub(crate) watching: Vec<ConnId>,
-    /// Stands for a peer.
-    pub(crate) nobody: Arc<ConnInfo>,
-    pub(crate) last_serial: u64,
+    carrier: Carrier,
+    settling: Settling,
     /// Those whose reply has come in this event.
     pub(crate) replied: Vec<Client>,
     pub(crate) once: AnsweredOnce,
     /// Datagrams that wait for a slice that moves.
-    pub(crate) late: BTreeMap<u64, Late>,
+    pub(crate) late: LateDatagrams,
     pub(crate) sampler: Sampler,
     pub(crate) shown: Shown,
     /// What had been served when the timed wake-up began.
-    pub(crate) served: ByClass,
-    /// Reused: see [`crate::turn::Turn::scratch`] and [`crate::batch::Batch::decoded`].
+    served: ByClass,
+    /// Reused: see [`crate::commands::turn::Turn::scratch`] and [`crate::sessions::batch::Batch::decoded`].
     pub(crate) scratch: Vec<u8>,
     pub(crate) decoded: Vec<u8>,
     /// What this event tells on standard error.
@@ -88,35 +82,32 @@ pub struct Worker {
 impl Worker {
     /// A worker of a server that has no peers.
     pub fn new(id: WorkerId, shared: Arc<Shared>) -> Worker {
-        let here = Owner { server: ServerId(0), worker: id };
-        let sampler = Sampler::new(shared.hot_sample(Seconds::MAX, id), id.0.into());
-        Worker {
-            here,
-            shared,
+        let here = Here {
+            owner: Owner { server: ServerId(0), worker: id },
+            now: Now { second: 0, unix: 0, micros: 0 },
             map_version: 1,
             map_since: Instant::default(),
             alone: true,
             lapsed: false,
             lease_now: Instant::ZERO,
-            now: Now { second: 0, unix: 0, micros: 0 },
             newborn: false,
+        };
+        let sampler = Sampler::new(shared.hot_sample(Seconds::MAX, id), id.0.into());
+        Worker {
+            here,
+            shared,
+            sessions: Sessions::default(),
             leases: None,
             ticks: Ticks::default(),
             random: Random::new(id.0.into()),
             links: Links::default(),
             held: HeldRequests::default(),
             wakes: Wakes::default(),
-            carries_at: None,
-            is_strained: false,
-            settles: false,
-            unsettled: 0,
-            sessions: Vec::new(),
-            watching: Vec::new(),
-            nobody: Arc::new(unknown(u32::MAX)),
-            last_serial: 0,
+            carrier: Carrier::default(),
+            settling: Settling::default(),
             replied: Vec::new(),
             once: AnsweredOnce::default(),
-            late: BTreeMap::new(),
+            late: LateDatagrams::default(),
             sampler,
             shown: Shown::default(),
             served: ByClass::default(),
@@ -131,7 +122,7 @@ impl Worker {
         // What touches no item, or what waits for others to have left the cachelets that they were in.
         match event {
             Event::Mapped { here, cluster } => {
-                self.here.server = here;
+                self.here.owner.server = here;
                 self.shared.follow(here, cluster, now.second);
                 self.settle_later(now);
                 // Moves may have been told of the map.
@@ -148,32 +139,31 @@ impl Worker {
         let ticks = matches!(event, Event::Tick);
         let carries = match event {
             Event::Carry => true,
-            Event::Woken => self.carries_at.is_some_and(|at| at <= now.instant()),
+            Event::Woken => self.carrier.at.is_some_and(|at| at <= now.instant()),
             _ => false,
         };
         let watched = self.shared.log.watched();
-        self.shared.store.enter(self.here.worker);
-        self.now = now;
-        self.newborn = self.shared.copies.any_newborn();
+        self.shared.store.enter(self.here.owner.worker);
+        self.here.now = now;
+        self.here.newborn = self.shared.copies.any_newborn();
         // Any worker may have heard of a newer map first.
         // A server without cachelets may have copies, which a flush has to reach.
         let has_copies = self.shared.copies.in_use();
-        self.alone =
-            self.shared.alone.load(Acquire) && !self.lapsed && !self.newborn && !has_copies;
-        let map_version = self.shared.map_version.load(Acquire);
-        if self.map_version != map_version {
-            (self.map_version, self.map_since) = (map_version, now.instant());
+        let keeps_all = !self.here.lapsed && !self.here.newborn && !has_copies;
+        self.here.alone = self.shared.map.is_alone() && keeps_all;
+        let map_version = self.shared.map_version();
+        if self.here.map_version != map_version {
+            (self.here.map_version, self.here.map_since) = (map_version, now.instant());
         }
         match event {
             Event::Opened { conn, own_port } => {
-                let info = Some(Arc::new(unknown(conn.0)));
                 let settings = &self.shared.settings;
                 let (protocol, login) = (settings.protocol, settings.login());
-                let session = Session { own_port, protocol, login, info, ..Session::default() };
-                self.open(conn, Box::new(session));
+                let session = Session { own_port, protocol, login, ..Session::default() };
+                self.sessions.open(conn, Box::new(session));
             }
-            Event::Adopted { conn, session } => self.open(conn, session.arrive()),
-            Event::Introduced { conn, info } => self.introduce(now, conn, info),
+            Event::Adopted { conn, session } => self.sessions.open(conn, session.arrive()),
+            Event::Introduced { conn, info } => self.introduce(conn, info),
             Event::TlsBroke { fd, why } => {
                 if watched & streams::CONNECTIONS != 0 {
                     log::tls_error(&self.shared.log, now, fd, &why);
@@ -181,34 +171,34 @@ impl Worker {
             }
             Event::Nudged => self.send_lines(actions),
             Event::CertsRefreshed { conn, refreshed } => {
-                self.certs_refreshed(now, conn, refreshed, actions);
+                self.certs_refreshed(conn, refreshed, actions);
             }
             Event::Closed { conn } => {
-                self.part_from(now, conn);
+                self.part_from(conn);
                 self.links.forget(conn);
                 self.wakes.forget(Sleeper::Conn(conn));
             }
             Event::Received { conn, bytes } => {
-                let counters = self.shared.counters(self.here.worker.0.into());
-                counters.bytes_read.add(bytes.len() as u64);
-                if self.turn(now, conn, bytes.len(), actions, |batch, session| {
+                self.counters().bytes_read.add(bytes.len() as u64);
+                if self.turn(conn, bytes.len(), actions, |batch, session| {
                     received(batch, session, bytes)
                 }) {
                     self.leave_if_due(conn, actions);
                 }
             }
             Event::HalfClosed { conn } => {
-                let session = self.sessions[conn.0 as usize].as_ref().expect("opened before");
-                match session.slots.is_empty() || is_planted(Fault::HalfClosedIsClosed) {
+                match self.sessions.of(conn).slots.is_empty()
+                    || is_planted(Fault::HalfClosedIsClosed)
+                {
                     true => actions.list.push(Action::Close { conn }),
                     false => {
-                        self.turn(now, conn, 0, actions, |_, _| Ended::closed(None));
+                        self.turn(conn, 0, actions, |_, _| Ended::closed(None));
                     }
                 }
             }
-            Event::Datagram { from, bytes } => self.datagram(now, from, bytes, actions),
+            Event::Datagram { from, bytes } => self.datagram(from, bytes, actions),
             Event::Drained { conn } => {
-                self.turn(now, conn, 0, actions, |batch, session| {
+                self.turn(conn, 0, actions, |batch, session| {
                     session.unsent = 0;
                     match std::mem::take(&mut session.wait) {
                         Wait::Walk(walk) => go_on_walking(batch, session, walk),
@@ -241,29 +231,30 @@ impl Worker {
             Event::LinkUp { server, credits } => {
                 self.shared.links_up.came(server);
                 self.links.up(server, credits);
-                self.tell_of_flush(now, server, actions);
+                tell_of_flush(&self.shared, &self.here, &mut self.links, server, actions);
             }
-            Event::LinkBroken { server } => self.link_broken(now, server, actions),
+            Event::LinkBroken { server } => self.link_broken(server, actions),
             Event::Answered { server, replies } => {
                 for Ticketed { ticket, bytes, .. } in replies {
                     let asker = self.links.answered(server, *ticket, Some(bytes.len()));
                     asker.into_iter().for_each(|asker| self.fill(asker, Some(bytes), actions));
                 }
-                self.credits_came(now, server, actions);
+                self.credits_came(server, actions);
             }
             Event::Unanswered { .. } if is_planted(Fault::LateAreForgotten) => {}
             Event::Unanswered { server, ticket } => {
                 let asker = self.links.answered(server, ticket, None);
                 asker.into_iter().for_each(|asker| self.fill(asker, None, actions));
-                self.credits_came(now, server, actions);
+                self.credits_came(server, actions);
             }
-            Event::Forwarded { server, requests } => self.asked(now, server, requests, actions),
-            Event::AskerGone { server, tickets } => self.drop_held(now, server, &tickets, actions),
-            Event::Woken => self.woken(now, actions),
+            Event::Forwarded { server, requests } => self.asked(server, requests, actions),
+            Event::AskerGone { server, tickets } => self.drop_held(server, &tickets, actions),
+            Event::Woken => self.woken(actions),
             Event::Tick => {
-                self.shared.look_at_flushes(now.instant());
-                self.close_idle(now, actions);
-                self.tick_copies_from_now(now);
+                let Shared { newest_flush, store, settings, .. } = &*self.shared;
+                newest_flush.look(store, settings.link_timeout, now.instant());
+                self.close_idle(actions);
+                self.ticks.begin(&self.shared.copies, now, &mut self.wakes);
             }
             Event::Carry
             | Event::Mapped { .. }
@@ -272,10 +263,10 @@ impl Worker {
             | Event::Timed { .. } => {}
         }
         if watched != 0 {
-            self.pass_lines_on(now, actions);
+            self.pass_lines_on(actions);
         }
-        self.shared.store.leave(self.here.worker);
-        let settles = mem::take(&mut self.settles);
+        self.shared.store.leave(self.here.owner.worker);
+        let settles = mem::take(&mut self.settling.is_due);
         if ticks || settles {
             self.shared.settle(now.second);
             self.settle_later(now);
@@ -284,19 +275,19 @@ impl Worker {
             self.carry(now, actions);
         }
         if ticks {
-            self.shared.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
+            self.shared.store.background(self.here.owner.worker, now.second, BACKGROUND_STEPS);
         }
     }
 
     fn report(&self, order: OrderId, outcome: Outcome, actions: &mut Actions) {
         if order != OrderId(0) {
-            let worker = self.here.worker;
+            let worker = self.here.owner.worker;
             actions.list.push(Action::Report(Report { order, worker, outcome }));
         }
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        self.shared.counters(self.here.worker.0.into())
+        self.shared.counters(self.here.owner.worker.0.into())
     }
 
     /// Reads the counters, and at the end of a timed wake-up says how long that took.
@@ -304,47 +295,79 @@ impl Worker {
     fn time(&mut self, took: Option<(u64, u32)>) {
         let served = self.counters().served();
         if let Some((elapsed_ns, stands_for)) = took {
-            let latency = self.shared.latency(self.here.worker.0.into());
+            let latency = self.shared.latency(self.here.owner.worker.0.into());
             latency.record(&self.served, &served, elapsed_ns, stands_for);
         }
         self.served = served;
     }
 
-    fn open(&mut self, conn: ConnId, mut session: Box<Session>) {
-        let index = conn.0 as usize;
-        if self.sessions.len() <= index {
-            self.sessions.resize_with(index + 1, || None);
+    /// Goes on with the moves that this worker carries; true if one of them has more to do at once. In no batch.
+    fn carry(&mut self, now: Now, actions: &mut Actions) -> bool {
+        let carried = self.carrier.carry(&self.shared, &self.here, now, actions);
+        if carried.ended {
+            self.settle_later(now);
         }
-        let serial = self.next_serial();
-        session.client = Client::Conn { conn, serial };
-        self.sessions[index] = Some(session);
+        carried.hastens
     }
 
-    pub(crate) fn next_serial(&mut self) -> u64 {
-        self.last_serial += 1;
-        self.last_serial
+    fn settle_later(&mut self, now: Now) {
+        self.settling.later(&self.shared.map, now, &mut self.wakes);
     }
 
-    fn asked(
+    fn tick_copies(&mut self, actions: &mut Actions) {
+        let Actions { requests, list, .. } = actions;
+        let (shared, links, here) = (&*self.shared, &mut self.links, self.here);
+        let mut sends = Sends { shared, links, requests, actions: list, here };
+        self.ticks.tick(shared, &mut self.sampler, &mut sends, &mut self.wakes);
+    }
+
+    /// When the worker wants to be woken ([`crate::Event::Woken`]), at the latest; `None` is never. To be asked after every event.
+    /// In whole microseconds, as the clock that workers are told ([`Now`]).
+    #[inline]
+    pub fn next_wake(&self) -> Option<Instant> {
+        match (self.wakes.next(), self.carrier.at) {
+            (Some(wake), Some(carries)) => Some(wake.min(carries)),
+            (wake, carries) => wake.or(carries),
+        }
+    }
+
+    /// Tries again for those whose moment has come.
+    fn woken(&mut self, actions: &mut Actions) {
+        for sleeper in self.wakes.due(self.here.now.instant(), TRIED_AT_ONCE) {
+            match sleeper {
+                Sleeper::Conn(conn) => self.go_on(conn, actions),
+                Sleeper::Lost => self.tell_lost(actions),
+                Sleeper::Held(number) => self.try_held(number, actions),
+                Sleeper::Datagram(serial) => self.try_datagram(serial, actions),
+                Sleeper::Map => self.settling.is_due = true,
+                Sleeper::Copies => self.tick_copies(actions),
+            }
+        }
+    }
+
+    /// Does some of what can wait: `steps` of the store's, and some of each move's. Between two events.
+    /// `is_idle`: clients have left this worker some time since the last call. Moves slow down while they do not.
+    pub fn background(
         &mut self,
         now: Now,
-        from: ServerId,
-        requests: &[Ticketed<'_>],
+        steps: usize,
+        is_idle: bool,
         actions: &mut Actions,
-    ) {
-        self.bound_held(now, actions);
-        let bytes = requests.iter().map(|request| request.bytes.len()).sum();
-        let Actions { bytes: out, requests: to_peers, list } = actions;
-        self.turn_of_nobody(now, bytes, out, to_peers, list, |batch, decoded| {
-            for requests in requests.chunks(GROUP) {
-                batch.serve(from, requests, decoded);
-            }
-        });
+    ) -> Background {
+        self.carrier.is_strained = !is_idle;
+        let hastens = self.carry(now, actions);
+        let goes_on = self.shared.store.background(self.here.owner.worker, now.second, steps);
+        match (hastens, goes_on) {
+            (true, _) => Background::Hastens,
+            (false, true) => Background::GoesOn,
+            (false, false) => Background::Rests,
+        }
     }
-}
 
-/// A connection that its driver has not introduced.
-fn unknown(fd: u32) -> ConnInfo {
-    let nowhere = || Endpoint::Unix(String::new());
-    ConnInfo::new(fd, nowhere(), nowhere())
+    /// Before each event that came later than this moment was read: whether what is here may be served.
+    #[inline]
+    pub fn look_at_lease(&mut self, now: Instant) {
+        self.here.lapsed = self.shared.lease.is_over(now) && !is_planted(Fault::ServesWithoutLease);
+        self.here.lease_now = now;
+    }
 }

@@ -1,22 +1,25 @@
 //! What is done of copies as time passes: hot keys get them, leases are prolonged, what has cooled ends.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mbal_model::{Instant, Key, ServerId, WorkerId};
 use mbal_replica::{Grant, Home};
 use mbal_routing::copies as copies_of;
+use mbal_sketch::Sampler;
 
+use crate::commands::context::Here;
+use crate::copies::Copies;
 use crate::copies::heat::Rates;
-use crate::copies::homes::{HomeKey, Sends};
+use crate::copies::home::HomeKey;
+use crate::copies::sends::Sends;
 use crate::copies::table::SHARDS;
+use crate::copies::terms::HotMode;
 use crate::copies::worth::{Ledger, copies_for_new, copies_worth};
-use crate::copies::{Copies, HotMode};
-use crate::wakes::Sleeper;
-use crate::worker::Worker;
-use crate::{Actions, Now};
+use crate::sessions::wakes::{Sleeper, Wakes};
+use crate::shared::Shared;
+use crate::time::Now;
 
 /// An epoch of the trackers: a key is hot for its home within two of them.
 const HEAT_EPOCH: Duration = Duration::from_millis(200);
@@ -40,64 +43,62 @@ pub(crate) struct Ticks {
     keyed: u64,
 }
 
-impl Copies {
-    /// The latest moment that any worker has looked at.
-    pub fn latest(&self) -> Instant {
-        Instant::from_nanos(self.latest_ns.load(Relaxed))
-    }
-}
-
-impl Worker {
+impl Ticks {
     /// Begins to look at hot keys and their copies, unless that has begun.
-    pub(crate) fn tick_copies_from_now(&mut self, now: Now) {
-        if !self.ticks.are_set {
-            self.tick_copies_later(now);
+    pub fn begin(&mut self, copies: &Copies, now: Now, wakes: &mut Wakes) {
+        if !self.are_set {
+            self.later(copies, now, wakes);
         }
     }
 
-    fn tick_copies_later(&mut self, now: Now) {
-        let copies = &self.shared.copies;
-        let in_use = copies.in_use.load(Relaxed);
-        self.ticks.are_set = copies.mode() != HotMode::Off || in_use || copies.any_newborn();
-        if !self.ticks.are_set {
-            return;
+    fn later(&mut self, copies: &Copies, now: Now, wakes: &mut Wakes) {
+        let in_use = copies.in_use();
+        self.are_set = copies.mode() != HotMode::Off || in_use || copies.any_newborn();
+        if self.are_set {
+            let pause = if in_use { COPIES_EVERY } else { HEAT_EPOCH };
+            wakes.set(now.instant() + pause, Sleeper::Copies);
         }
-        let pause = if in_use { COPIES_EVERY } else { HEAT_EPOCH };
-        self.wakes.set(now.instant() + pause, Sleeper::Copies);
     }
 
-    pub(crate) fn tick_copies(&mut self, now: Now, actions: &mut Actions) {
-        let shared = Arc::clone(&self.shared);
-        let copies = &shared.copies;
-        copies.latest_ns.fetch_max(self.lease_now.as_nanos(), Relaxed);
+    /// Its moment has come.
+    pub fn tick(
+        &mut self,
+        shared: &Shared,
+        sampler: &mut Sampler,
+        sends: &mut Sends<'_>,
+        wakes: &mut Wakes,
+    ) {
+        let (copies, here) = (&shared.copies, sends.here);
+        copies.latest_ns.fetch_max(here.lease_now.as_nanos(), Relaxed);
         if copies.any_newborn() {
-            copies.forget_newborn(now.instant());
+            copies.forget_newborn(here.now.instant());
         }
-        if copies.mode() != HotMode::Off && self.ticks.heat_at + HEAT_EPOCH <= now.instant() {
-            self.end_heat(now);
+        if copies.mode() != HotMode::Off && self.heat_at + HEAT_EPOCH <= here.now.instant() {
+            self.end_heat(shared, &here, sampler);
         }
-        self.tend(now, actions);
-        self.tick_copies_later(now);
+        tend(shared, sends);
+        self.later(copies, here.now, wakes);
     }
 
     /// Ends an epoch of the tracker; worker 0 decides what is hot.
-    fn end_heat(&mut self, now: Now) {
-        let worker = self.here.worker;
-        let elapsed = now.instant() - self.ticks.heat_at;
-        let (busy_ns, keyed) = (self.counters().busy_ns.get(), self.counters().keyed());
-        let requests = keyed.saturating_sub(std::mem::replace(&mut self.ticks.keyed, keyed));
-        let load = (busy_ns - self.ticks.busy_ns) as f64 / elapsed.as_nanos() as f64;
-        let is_first = self.ticks.heat_at == Instant::ZERO;
-        self.ticks.heat_at = now.instant();
-        self.ticks.busy_ns = busy_ns;
+    fn end_heat(&mut self, shared: &Shared, here: &Here, sampler: &mut Sampler) {
+        let (worker, now) = (here.owner.worker, here.now);
+        let counters = shared.counters(worker.0.into());
+        let elapsed = now.instant() - self.heat_at;
+        let (busy_ns, keyed) = (counters.busy_ns.get(), counters.keyed());
+        let requests = keyed.saturating_sub(std::mem::replace(&mut self.keyed, keyed));
+        let load = (busy_ns - self.busy_ns) as f64 / elapsed.as_nanos() as f64;
+        let is_first = self.heat_at == Instant::ZERO;
+        self.heat_at = now.instant();
+        self.busy_ns = busy_ns;
         if is_first {
             return;
         }
-        let copies = &self.shared.copies;
+        let copies = &shared.copies;
         copies.hotspots[usize::from(worker.0)].store(load >= HOTSPOT, Relaxed);
-        let rate = self.shared.hot_sample(now.second, worker);
-        if self.sampler.rate() != rate {
-            self.sampler.set_rate(rate);
+        let rate = shared.hot_sample(now.second, worker);
+        if sampler.rate() != rate {
+            sampler.set_rate(rate);
         }
         let seconds = elapsed.as_secs_f64();
         let has_copies = |hash| copies.homes.may_have(hash);
@@ -107,169 +108,154 @@ impl Worker {
         if worker == WorkerId(0) {
             let (sum, told) = (heats.sum(), heats.told());
             drop(heats);
-            self.decide(now, sum, &told, seconds);
+            decide(shared, here, sum, &told, seconds);
         }
     }
+}
 
-    /// `sum`: rates of the last epochs; `told`: those of the last second or so.
-    fn decide(
-        &mut self,
-        now: Now,
-        mut sum: BTreeMap<u64, Rates>,
-        told: &BTreeMap<u64, Rates>,
-        seconds: f64,
-    ) {
-        let shared = Arc::clone(&self.shared);
-        let copies = &shared.copies;
-        let servers: Vec<ServerId> = {
-            let mut all = shared.others();
-            all.push(shared.here());
-            all.sort();
-            all
+/// `sum`: rates of the last epochs; `told`: those of the last second or so.
+fn decide(
+    shared: &Shared,
+    here: &Here,
+    mut sum: BTreeMap<u64, Rates>,
+    told: &BTreeMap<u64, Rates>,
+    seconds: f64,
+) {
+    let copies = &shared.copies;
+    let servers: Vec<ServerId> = {
+        let mut all = shared.map.others();
+        all.push(shared.here());
+        all.sort();
+        all
+    };
+    let (terms, lease_now) = (copies.terms(), here.lease_now);
+    let mut backoff = copies.backoff.lock();
+    let mut keys = 0;
+    copies.homes.each(|hash, one| {
+        keys += 1;
+        let counted = sum.remove(&hash).filter(|rates| rates.key == one.key).unwrap_or_default();
+        let answered = std::mem::take(&mut one.answered) as f64;
+        let written = std::mem::take(&mut one.written) as f64;
+        one.ledger.add(answered, written);
+        // Shadows tell of their reads a few times a second.
+        one.elsewhere += (answered / seconds - one.elsewhere) / 2.0;
+        one.writes += (written / seconds - one.writes) / 4.0;
+        let now_read = counted.reads + one.elsewhere;
+        // An epoch has some ten samples of a key at T: copies would come and go by chance. No chance halves what is read.
+        let share = if 2.0 * now_read < one.reads { 2.0 } else { 4.0 };
+        one.reads += (now_read - one.reads) / share;
+        let rates = Rates { reads: one.reads, writes: one.writes, ..Rates::default() };
+        let twice = Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
+        // Until its shadows have let go it is looked at again.
+        let has_ended = one.cool >= COOL_EPOCHS;
+        let is_a_loss = one.ledger.is_a_loss(one.home.shadows().count(), terms.mode);
+        match copies_worth(&twice, one.value_bytes, &terms) {
+            _ if has_ended || is_a_loss => one.cool = COOL_EPOCHS,
+            1 => one.cool += 1,
+            _ => one.cool = 0,
+        }
+        if one.cool >= COOL_EPOCHS {
+            let is_read = Rates { writes: 0.0, ..twice };
+            let is_written = is_a_loss || copies_worth(&is_read, one.value_bytes, &terms) > 1;
+            if !has_ended && is_written {
+                backoff.add(hash, lease_now);
+            }
+            one.cools();
+            return;
+        }
+        let wanted = copies_worth(&rates, one.value_bytes, &terms) - 1;
+        if wanted > one.home.shadows().count() {
+            let key = Key::new(&one.key).expect("it was a key");
+            for (suffix, server) in copies_of(&key, shared.here(), &servers, wanted) {
+                one.home.widen(suffix, server);
+            }
+        }
+    });
+    let is_hotspot = copies.hotspots.iter().any(|hotspot| hotspot.load(Relaxed));
+    if !is_hotspot || servers.len() < 2 || here.lapsed {
+        return;
+    }
+    for (hash, rates) in sum {
+        if keys >= HOT_KEYS_MAX {
+            break;
+        }
+        let Some(key) = Key::new(&rates.key) else { continue };
+        if backoff.has(hash, lease_now) {
+            continue;
+        }
+        let is_here = shared.store.cachelet_of(hash).is_some();
+        let moves = shared.moves.list(|one| one.prefix.contains(hash));
+        if !is_here || !moves.is_empty() {
+            continue;
+        }
+        let mut nothing = Vec::new();
+        let value_bytes =
+            shared
+                .store
+                .read(&key, here.now.second, false, &mut nothing, |view, _| view.value_bytes());
+        let Some(value_bytes) = value_bytes else { continue };
+        let wanted = copies_for_new(&rates, told.get(&hash), value_bytes, &terms);
+        if wanted < 2 {
+            continue;
+        }
+        let places = copies_of(&key, shared.here(), &servers, wanted - 1);
+        if places.is_empty() {
+            continue;
+        }
+        let count = copies.grants.fetch_add(1, Relaxed);
+        let grant = Grant::new(shared.map_version(), count);
+        let home = Home::new(copies.home_terms(), grant, &places);
+        copies.in_use.store(true, Relaxed);
+        let one = HomeKey {
+            key: rates.key.clone(),
+            home,
+            stamp: None,
+            since: copies.latest(),
+            reads: rates.reads,
+            writes: rates.writes,
+            value_bytes,
+            answered: 0,
+            written: 0,
+            ledger: Ledger::default(),
+            elsewhere: 0.0,
+            cool: 0,
         };
-        let (terms, lease_now) = (copies.terms(), self.lease_now);
-        let mut backoff = copies.backoff.lock();
-        let mut keys = 0;
-        copies.homes.each(|hash, one| {
+        if copies.homes.insert(hash, HomeKey { stamp: Some(u64::MAX), ..one }) {
             keys += 1;
-            let here = sum.remove(&hash).filter(|rates| rates.key == one.key).unwrap_or_default();
-            let answered = std::mem::take(&mut one.answered) as f64;
-            let written = std::mem::take(&mut one.written) as f64;
-            one.ledger.add(answered, written);
-            // Shadows tell of their reads a few times a second.
-            one.elsewhere += (answered / seconds - one.elsewhere) / 2.0;
-            one.writes += (written / seconds - one.writes) / 4.0;
-            let now_read = here.reads + one.elsewhere;
-            // An epoch has some ten samples of a key at T: copies would come and go by chance. No chance halves what is read.
-            let share = if 2.0 * now_read < one.reads { 2.0 } else { 4.0 };
-            one.reads += (now_read - one.reads) / share;
-            let rates = Rates { reads: one.reads, writes: one.writes, ..Rates::default() };
-            let twice =
-                Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
-            // Until its shadows have let go it is looked at again.
-            let has_ended = one.cool >= COOL_EPOCHS;
-            let is_a_loss = one.ledger.is_a_loss(one.home.shadows().count(), terms.mode);
-            match copies_worth(&twice, one.value_bytes, &terms) {
-                _ if has_ended || is_a_loss => one.cool = COOL_EPOCHS,
-                1 => one.cool += 1,
-                _ => one.cool = 0,
-            }
-            if one.cool >= COOL_EPOCHS {
-                let is_read = Rates { writes: 0.0, ..twice };
-                let is_written = is_a_loss || copies_worth(&is_read, one.value_bytes, &terms) > 1;
-                if !has_ended && is_written {
-                    backoff.add(hash, lease_now);
-                }
-                one.cools();
-                return;
-            }
-            let wanted = copies_worth(&rates, one.value_bytes, &terms) - 1;
-            if wanted > one.home.shadows().count() {
-                let key = Key::new(&one.key).expect("it was a key");
-                for (suffix, server) in copies_of(&key, shared.here(), &servers, wanted) {
-                    one.home.widen(suffix, server);
-                }
-            }
-        });
-        let is_hotspot = copies.hotspots.iter().any(|hotspot| hotspot.load(Relaxed));
-        if !is_hotspot || servers.len() < 2 || self.lapsed {
-            return;
-        }
-        for (hash, rates) in sum {
-            if keys >= HOT_KEYS_MAX {
-                break;
-            }
-            let Some(key) = Key::new(&rates.key) else { continue };
-            if backoff.has(hash, lease_now) {
-                continue;
-            }
-            let is_here = shared.store.cachelet_of(hash).is_some();
-            let moves = shared.moves.list(|one| one.prefix.contains(hash));
-            if !is_here || !moves.is_empty() {
-                continue;
-            }
-            let mut nothing = Vec::new();
-            let value_bytes =
-                shared
-                    .store
-                    .read(&key, now.second, false, &mut nothing, |view, _| view.value_bytes());
-            let Some(value_bytes) = value_bytes else { continue };
-            let wanted = copies_for_new(&rates, told.get(&hash), value_bytes, &terms);
-            if wanted < 2 {
-                continue;
-            }
-            let places = copies_of(&key, shared.here(), &servers, wanted - 1);
-            if places.is_empty() {
-                continue;
-            }
-            let count = copies.grants.fetch_add(1, Relaxed);
-            let grant = Grant::new(shared.map_version(), count);
-            let home = Home::new(copies.home_terms(), grant, &places);
-            copies.in_use.store(true, Relaxed);
-            let one = HomeKey {
-                key: rates.key.clone(),
-                home,
-                stamp: None,
-                since: copies.latest(),
-                reads: rates.reads,
-                writes: rates.writes,
-                value_bytes,
-                answered: 0,
-                written: 0,
-                ledger: Ledger::default(),
-                elsewhere: 0.0,
-                cool: 0,
-            };
-            if copies.homes.insert(hash, HomeKey { stamp: Some(u64::MAX), ..one }) {
-                keys += 1;
-                // From now on every batch that begins finds it.
-                let stamp = shared.store.stamp_batches();
-                let mut homes = copies.homes.lock(hash);
-                if let Some(one) = homes.get_mut(&hash) {
-                    one.stamp = Some(stamp);
-                }
+            // From now on every batch that begins finds it.
+            let stamp = shared.store.stamp_batches();
+            let mut homes = copies.homes.lock(hash);
+            if let Some(one) = homes.get_mut(&hash) {
+                one.stamp = Some(stamp);
             }
         }
     }
+}
 
-    /// Tends the keys of this worker's shards: those that are here, and copies of others'.
-    fn tend(&mut self, now: Now, actions: &mut Actions) {
-        let shared = Arc::clone(&self.shared);
-        let copies = &shared.copies;
-        if !copies.in_use.load(Relaxed) {
-            return;
-        }
-        let (lease_now, map_version, lapsed) = (self.lease_now, self.map_version, self.lapsed);
-        let mut left = false;
-        let workers = usize::from(shared.settings.workers);
-        for at in (usize::from(self.here.worker.0)..SHARDS).step_by(workers) {
-            let links = &mut self.links;
-            let Actions { requests, list, .. } = &mut *actions;
-            let mut sends = Sends {
-                shared: &shared,
-                links,
-                requests,
-                actions: list,
-                map_version,
-                now,
-                lease_now,
-            };
-            copies.homes.retain(at, |hash, one| {
-                // What is not this server's any more has no home here: its shadows' leases run out.
-                if lapsed || shared.store.cachelet_of(hash).is_none() {
-                    return false;
-                }
-                sends.say(hash, one);
-                left = true;
-                !one.home.is_over(lease_now)
-            });
-            copies.tidy_here(at, lease_now);
-            left |= !copies.here.shard(at).is_empty();
-        }
-        if self.here.worker == WorkerId(0) && !left {
-            // Who begins to use it again says so.
-            let any = !copies.homes.is_empty() || !copies.here.is_empty();
-            copies.in_use.store(any, Relaxed);
-        }
+/// Tends the keys of this worker's shards: those that are here, and copies of others'.
+fn tend(shared: &Shared, sends: &mut Sends<'_>) {
+    let (copies, here) = (&shared.copies, sends.here);
+    if !copies.in_use() {
+        return;
+    }
+    let mut left = false;
+    let workers = usize::from(shared.settings.workers);
+    for at in (usize::from(here.owner.worker.0)..SHARDS).step_by(workers) {
+        copies.homes.retain(at, |hash, one| {
+            // What is not this server's any more has no home here: its shadows' leases run out.
+            if here.lapsed || shared.store.cachelet_of(hash).is_none() {
+                return false;
+            }
+            sends.say(hash, one);
+            left = true;
+            !one.home.is_over(here.lease_now)
+        });
+        copies.shadows.tidy(at, here.lease_now);
+        left |= !copies.shadows.is_empty_at(at);
+    }
+    if here.owner.worker == WorkerId(0) && !left {
+        // Who begins to use it again says so.
+        let any = !copies.homes.is_empty() || !copies.shadows.is_empty();
+        copies.in_use.store(any, Relaxed);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mbal_model::Instant;
 
 use crate::copies::heat::Rates;
-use crate::copies::{HotMode, HotTerms};
+use crate::copies::terms::{HotMode, HotTerms};
 
 /// A value of so many bytes costs as much to answer as the request itself.
 const VALUE_BYTES_OF_A_REQUEST: f64 = 4096.0;

@@ -1,0 +1,108 @@
+//! Hot keys of a server, and their copies: what the rest of the process says and is told of them.
+
+use std::collections::BTreeMap;
+
+use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, Key, Prefix};
+use mbal_replica::HomeState;
+
+use crate::copies::{CopiesHere, HotHome, HotMode, HotTerms, Rates};
+use crate::shared::Shared;
+use crate::time::Now;
+
+impl Shared {
+    /// What the coordinator says of hot keys. In another mode than before all copies end first.
+    pub fn set_hot_terms(&self, terms: HotTerms) {
+        self.copies.set_terms(terms);
+    }
+
+    /// True if a key's cachelet has begun empty, and serves nothing yet: copies of an earlier owner may be read still.
+    pub fn is_newborn(&self, hash: u64, now: Now) -> bool {
+        self.copies.any_newborn() && self.copies.is_newborn(hash, now.instant())
+    }
+
+    pub fn hot_terms(&self) -> HotTerms {
+        self.copies.terms()
+    }
+
+    /// Phase 2 of balancing is on: phase 1 looks at fewer requests.
+    pub fn set_phase_two(&self, is_on: bool) {
+        self.copies.sample_less(is_on);
+    }
+
+    /// Drivers tell workers the time by [`crate::Worker::look_at_lease`] before each event: leases are counted, or the next event may
+    /// begin one. The first copy of all must not begin at the server's birth.
+    #[inline]
+    pub fn counts_leases(&self) -> bool {
+        self.owns_by_lease() || self.copies.in_use() || self.copies.mode() != HotMode::Off
+    }
+
+    /// The state of a key of this server that is copied, and how many copies it has or is to have.
+    pub(crate) fn copied(&self, key: &Key<'_>) -> Option<(HomeState, u64)> {
+        let homes = self.copies.homes.lock(key.hash());
+        let one = homes.get(&key.hash()).filter(|one| *one.key == *key.bytes())?;
+        Some((one.home.state(self.copies.latest()), one.home.shadows().count() as u64))
+    }
+
+    /// Copies of other servers' keys; and how often keys of this one got some.
+    pub fn copies_here(&self) -> CopiesHere {
+        self.copies.shadows.figures(self.copies.grants())
+    }
+
+    /// The hottest keys of this server that have copies, the hottest first.
+    pub fn hot_homes(&self, count: usize) -> Vec<HotHome> {
+        let mut all = self.hot_without_copies();
+        self.copies.homes.each(|hash, one| {
+            let home = HotHome {
+                key: one.key.to_vec(),
+                reads: one.reads,
+                writes: one.writes,
+                value_bytes: one.value_bytes,
+                state: Some(one.home.state(self.copies.latest())),
+                copies: one.home.shadows().map(|(_, server)| server).collect(),
+                since: one.since,
+            };
+            all.insert(hash, home);
+        });
+        let mut all: Vec<HotHome> = all.into_values().collect();
+        let rate = |home: &HotHome| home.reads + home.writes;
+        all.sort_by(|a, b| rate(b).total_cmp(&rate(a)).then_with(|| a.key.cmp(&b.key)));
+        all.truncate(count);
+        all
+    }
+
+    /// Those that are asked for much, and have none.
+    fn hot_without_copies(&self) -> BTreeMap<u64, HotHome> {
+        let heats = self.copies.told();
+        let cold = |(hash, rates): (u64, Rates)| {
+            let home = HotHome {
+                key: rates.key.into(),
+                reads: rates.reads,
+                writes: rates.writes,
+                value_bytes: 0,
+                state: None,
+                copies: Vec::new(),
+                since: Instant::ZERO,
+            };
+            (hash, home)
+        };
+        heats.into_iter().map(cold).collect()
+    }
+
+    /// Keys that a cachelet has, and that leaves, are to have no copies; true once they have none, those that an earlier owner has made
+    /// included: at its destination it is served at once.
+    pub(crate) fn has_no_copies(&self, prefix: Prefix, now: Now) -> bool {
+        if self.copies.mode() == HotMode::Off && !self.counts_leases() {
+            return true;
+        }
+        let rests = self.copies.any_newborn() && self.copies.has_newborn(prefix, now.instant());
+        let mut none = !rests || is_planted(Fault::NewbornLeaves);
+        self.copies.homes.each(|hash, one| {
+            if prefix.contains(hash) {
+                one.cools();
+                none = false;
+            }
+        });
+        none
+    }
+}
