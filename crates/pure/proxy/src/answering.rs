@@ -1,53 +1,57 @@
-//! From an upstream's bytes to clients' replies.
+//! From an upstream's bytes to clients' replies; or from its failure to what they hear instead.
 
-use crate::Nanos;
-use crate::binary::push_failure;
-use crate::client::Slot;
-use crate::expect::Expect;
-use crate::merge::Found;
+use mbal_model::Key;
+use mbal_wire::base64_encode;
+
+use crate::backend::Backend;
+use crate::event::Nanos;
+use crate::expect::{Echo, Expect};
+use crate::hot::Reader;
+use crate::inflight::{InFlight, Who};
+use crate::merge::{Found, Merge};
 use crate::naming;
 use crate::proxy::Proxy;
 use crate::reply::{Framed, Kind, frame};
-use crate::upstream::{Health, Hide, InFlight, State, Who};
-use mbal_model::Key;
+use crate::upstreams::End;
+
+const TIMED_OUT: &[u8] = b"SERVER_ERROR upstream timed out\r\n";
 
 impl Proxy {
     pub(crate) fn replied(&mut self, conn: usize, bytes: &[u8]) {
-        if self.conns[conn].state != State::Up {
+        if !self.backend.upstreams.conn(conn).is_up() {
             return;
         }
         self.take_input(conn, bytes);
-        if self.owing {
-            self.settle(conn);
+        if self.backend.upstreams.is_owing() {
+            self.backend.upstreams.settle(conn, self.ledger.now);
         }
     }
 
     fn take_input(&mut self, conn: usize, bytes: &[u8]) {
-        let this = &mut self.conns[conn];
-        this.gathering.heard(self.now);
-        this.heard_at = self.now;
-        self.bound_kept(bytes.len());
-        let this = &mut self.conns[conn];
-        if this.input.is_empty() {
+        self.sessions.bound_kept(bytes.len(), &mut self.ledger);
+        let this = self.backend.upstreams.conn_mut(conn);
+        this.heard(self.ledger.now);
+        let input = &mut this.input;
+        if input.bytes.is_empty() {
             let used = self.take_replies(conn, bytes);
             if used < bytes.len() {
-                let mut input = self.spare.take();
+                let mut input = self.ledger.spare.take();
                 input.extend_from_slice(&bytes[used..]);
-                self.conns[conn].input = input;
+                self.backend.upstreams.conn_mut(conn).input.bytes = input;
             }
             return;
         }
-        this.input.extend_from_slice(bytes);
-        if this.input.len() < this.need {
+        input.bytes.extend_from_slice(bytes);
+        if input.bytes.len() < input.need {
             return;
         }
-        let mut input = std::mem::take(&mut this.input);
+        let mut input = std::mem::take(&mut input.bytes);
         let used = self.take_replies(conn, &input);
         if used == input.len() {
-            self.spare.give(input);
+            self.ledger.spare.give(input);
         } else {
             input.drain(..used);
-            self.conns[conn].input = input;
+            self.backend.upstreams.conn_mut(conn).input.bytes = input;
         }
     }
 
@@ -55,51 +59,23 @@ impl Proxy {
     fn take_replies(&mut self, conn: usize, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
-            let this = &mut self.conns[conn];
+            let this = self.backend.upstreams.conn_mut(conn);
             let Some(next) = this.asked.front() else { return self.distrust(conn, bytes) };
-            match frame(next.kind, &bytes[at..], this.scanned) {
+            match frame(next.kind, &bytes[at..], this.input.scanned) {
                 Framed::Whole(length) => {
+                    let reply = &bytes[at..at + length];
                     let next = *next;
-                    if !self.is_reply_to(&next, &bytes[at..at + length]) {
+                    if !self.is_reply_to(&next, reply) {
                         return self.distrust(conn, bytes);
                     }
-                    let this = &mut self.conns[conn];
-                    this.scanned = 0;
-                    this.has_answered = true;
-                    let mut written = std::mem::take(&mut self.written);
-                    let asked = this.answered(&mut self.spare, &mut written);
-                    let asked = asked.expect("it was looked at");
-                    let ask = (conn as u32, this.done - 1);
-                    let upstream = this.upstream;
-                    if this.doubt == Some(Nanos::MAX) {
-                        this.doubt = Some(self.now + self.settings.doubt);
-                    }
-                    if let Some(key) = Key::new(&written).filter(|_| !self.hot.is_empty()) {
-                        self.end_copies(key.hash(), key.bytes());
-                    }
-                    if asked.writes && self.hot.awaits_writes() {
-                        self.wrote(ask, &bytes[at..at + length]);
-                    }
-                    written.clear();
-                    self.written = written;
-                    let of_upstream = &mut self.upstreams[upstream];
-                    of_upstream.failures = 0;
-                    let serves = of_upstream.health == Health::Serves;
-                    let took = self.now.saturating_sub(asked.at);
-                    of_upstream.latency.record(took);
-                    self.resting.answered(took, asked.keys());
-                    self.counters.replies += 1;
-                    self.answer(conn, &asked, &bytes[at..at + length]);
-                    if !serves {
-                        self.answered_late(conn);
-                    }
-                    if self.conns[conn].state != State::Up {
+                    self.take_reply(conn, reply);
+                    if !self.backend.upstreams.conn(conn).is_up() {
                         return bytes.len();
                     }
                     at += length;
                 }
                 Framed::NeedMore { bytes: need, scanned } => {
-                    (this.need, this.scanned) = (need, scanned);
+                    (this.input.need, this.input.scanned) = (need, scanned);
                     break;
                 }
                 Framed::Broken => return self.distrust(conn, bytes),
@@ -108,13 +84,46 @@ impl Proxy {
         at
     }
 
+    /// The next whole reply.
+    #[inline]
+    fn take_reply(&mut self, conn: usize, reply: &[u8]) {
+        let (backend, ledger) = (&mut self.backend, &mut self.ledger);
+        let this = backend.upstreams.conn_mut(conn);
+        this.input.scanned = 0;
+        this.has_answered = true;
+        let asked = this.answered(&mut ledger.spare, &mut self.written);
+        let asked = asked.expect("it was looked at");
+        let ask = (conn as u32, this.done() - 1);
+        let upstream = this.upstream;
+        this.doubts.answered(ledger.now, ledger.settings.doubt);
+        if let Some(key) = Key::new(&self.written).filter(|_| !backend.hot.table.is_empty()) {
+            backend.hot.end_copies(key.hash(), key.bytes(), &mut backend.upstreams, ledger);
+        }
+        self.written.clear();
+        if asked.writes && backend.hot.table.awaits_writes() {
+            self.wrote(ask, reply);
+        }
+        let (backend, ledger) = (&mut self.backend, &mut self.ledger);
+        let of_upstream = backend.upstreams.get_mut(upstream);
+        of_upstream.failures = 0;
+        let serves = of_upstream.serves();
+        let took = ledger.now.saturating_sub(asked.at);
+        of_upstream.latency.record(took);
+        ledger.resting.answered(took, asked.keys());
+        ledger.counters.replies += 1;
+        self.answer(conn, &asked, reply);
+        if !serves {
+            self.backend.answered_late(conn, &mut self.ledger);
+        }
+    }
+
     /// What an upstream says is a reply to what it was asked.
     #[inline]
     fn is_reply_to(&self, asked: &InFlight, reply: &[u8]) -> bool {
         asked.expect.takes(reply)
             && match (asked.who, asked.expect) {
                 (Who::Part { client, number, part, .. }, Expect::Values { cas }) => {
-                    let merge = self.clients[client as usize].merge(number);
+                    let merge = self.sessions.get(client).replies.merge(number);
                     merge.is_reply_to(part, reply, asked.renamed, cas)
                 }
                 _ => true,
@@ -124,42 +133,49 @@ impl Proxy {
     /// An upstream says what nobody asked for, or what is no reply: whose the next reply would be is not known any more.
     #[cold]
     fn distrust(&mut self, conn: usize, bytes: &[u8]) -> usize {
-        self.give_up(conn);
-        self.fail_since(conn, Some(self.now), b"SERVER_ERROR upstream sent no reply\r\n");
+        self.backend.upstreams.give_up(conn, &mut self.ledger);
+        let since = Some(self.ledger.now);
+        self.fail_since(conn, since, b"SERVER_ERROR upstream sent no reply\r\n");
         bytes.len()
     }
 
     #[inline]
     fn answer(&mut self, conn: usize, asked: &InFlight, reply: &[u8]) {
+        let (backend, ledger) = (&mut self.backend, &mut self.ledger);
         match asked.who {
             Who::Client { client, number } => {
-                match found(asked, reply) {
-                    Some(true) => self.counters.get_hits += 1,
-                    Some(false) => self.counters.get_misses += 1,
+                match asked.found(reply) {
+                    Some(true) => ledger.counters.get_hits += 1,
+                    Some(false) => ledger.counters.get_misses += 1,
                     None => {}
                 }
-                let this = &mut self.clients[client as usize];
-                this.expect(reply.len());
-                this.answer(number, &mut self.spare, |out| push_reply(out, asked, reply));
-                self.answered(client);
+                self.sessions.get_mut(client).sizes.expect(reply.len());
+                let push = |out: &mut Vec<u8>| asked.push_reply(out, reply);
+                self.sessions.answer(client, number, ledger, push);
             }
-            Who::Part { client, number, part, .. } => self.merge(client, number, |merge, spare| {
-                if asked.renamed {
-                    let mut renamed = spare.take();
-                    naming::push_values_renamed(&mut renamed, reply);
-                    let all = merge.came(part, &renamed, spare);
-                    spare.give(renamed);
-                    return all;
+            Who::Part { client, number, part, .. } => {
+                let spare = &mut ledger.spare;
+                let merge = self.sessions.merged(client, number, |merge| {
+                    if asked.renamed {
+                        let mut renamed = spare.take();
+                        naming::push_values_renamed(&mut renamed, reply);
+                        let all = merge.came(part, &renamed, spare);
+                        spare.give(renamed);
+                        return all;
+                    }
+                    merge.came(part, reply, spare)
+                });
+                if let Some(merge) = merge {
+                    self.answer_merged(client, number, *merge);
                 }
-                merge.came(part, reply, spare)
-            }),
+            }
             Who::Everywhere { client, number } => {
                 let mut error = Vec::new();
                 match asked.kind {
                     Kind::Binary => {
                         // Fills go over other connections: one may have read what was there before.
-                        self.end_all_copies();
-                        push_reply(&mut error, asked, reply);
+                        backend.end_all_copies(ledger);
+                        asked.push_reply(&mut error, reply);
                     }
                     _ if reply == b"OK\r\n" => {}
                     _ => error.extend_from_slice(reply),
@@ -167,82 +183,49 @@ impl Proxy {
                 self.answered_somewhere(client, number, &error);
             }
             Who::Nobody => {}
-            Who::Fill { hash, epoch } => self.filled(hash, epoch, reply),
-            Who::KernelFill { hash, number } => self.kernel_filled(hash, number, reply),
+            Who::Fill { hash, epoch } => backend.filled(hash, epoch, reply, ledger),
+            Who::KernelFill { hash, number } => {
+                backend.kernel_filled(hash, number, reply, ledger);
+            }
             Who::Copy { hash, epoch, at } => {
                 if reply == b"STORED\r\n" {
-                    self.hot.stored(hash, epoch, at);
+                    backend.hot.table.stored(hash, epoch, at);
                 }
             }
             Who::Peer { place, ask } => {
-                self.peer_answered(usize::from(place), ask, asked.at, reply);
+                let (place, now) = (usize::from(place), ledger.now);
+                if backend.peering.answered(place, ask, asked.at, now, reply) {
+                    backend.end_all_copies(ledger);
+                }
             }
-            Who::Owed => self.paid(conn),
-            Who::Cluster => self.cluster_answered(self.conns[conn].upstream, reply),
-            Who::Return => self.return_answered(self.conns[conn].upstream, reply),
+            Who::Owed => {
+                ledger.counters.deleted_unsure += 1;
+                backend.upstreams.paid(conn);
+            }
+            Who::Cluster => {
+                let upstream = backend.upstreams.conn(conn).upstream;
+                backend.cluster_answered(upstream, reply, ledger);
+            }
+            Who::Return => {
+                let upstream = backend.upstreams.conn(conn).upstream;
+                backend.return_answered(upstream, reply, ledger);
+            }
             Who::Fence => {
                 let done =
                     reply == b"OK\r\n" || reply.first() == Some(&0x81) && reply[6..8] == [0; 2];
                 match done {
-                    true => self.flushed(conn),
+                    true => backend.flushed(conn, ledger),
                     false => drop(self.distrust(conn, &[])),
                 }
             }
         }
     }
 
-    /// There is no reply, and there will be none.
-    pub(crate) fn lose_asked(&mut self, asked: InFlight, error: &'static [u8]) {
-        match asked.who {
-            Who::Client { client, number } => {
-                self.counters.errors += 1;
-                let is_binary = asked.kind == Kind::Binary;
-                self.clients[client as usize].answer(
-                    number,
-                    &mut self.spare,
-                    |out| match is_binary {
-                        true => push_failure(out, &asked),
-                        false => out.extend_from_slice(error),
-                    },
-                );
-                self.answered(client);
-            }
-            Who::Part { client, number, .. } => {
-                self.counters.errors += 1;
-                self.merge(client, number, |merge, _| merge.lost(error));
-            }
-            Who::Everywhere { client, number } => {
-                self.counters.errors += 1;
-                let mut told = Vec::new();
-                match asked.kind {
-                    Kind::Binary => push_failure(&mut told, &asked),
-                    _ => told.extend_from_slice(error),
-                }
-                self.answered_somewhere(client, number, &told);
-            }
-            Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
-            Who::KernelFill { hash, number } => self.kernel_filled(hash, number, b""),
-            Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed | Who::Peer { .. } => {}
-            Who::Cluster | Who::Return => {}
-        }
-    }
-
-    fn merge(
-        &mut self,
-        client: u32,
-        number: u32,
-        step: impl FnOnce(&mut crate::merge::Merge, &mut crate::buffers::Spare) -> bool,
-    ) {
-        let this = &mut self.clients[client as usize];
-        let Slot::Merge(merge) = this.slot(number) else { unreachable!("its parts are its own") };
-        if !step(merge, &mut self.spare) {
-            return;
-        }
-        let merge = std::mem::replace(this.slot(number), Slot::Waiting);
-        let Slot::Merge(merge) = merge else { unreachable!("it was looked at") };
-        let mut values = self.spare.take();
-        let is_last = this.rest.is_none();
-        let found = merge.finish(&mut values, &mut self.spare, is_last);
+    /// All parts of what a `get` asks for at a time are there.
+    fn answer_merged(&mut self, client: u32, number: u32, merge: Merge) {
+        let mut values = self.ledger.spare.take();
+        let is_last = self.sessions.get(client).rest.is_none();
+        let found = merge.finish(&mut values, &mut self.ledger.spare, is_last);
         self.answer_window(client, number, found, values);
     }
 
@@ -254,14 +237,14 @@ impl Proxy {
         found: Option<Found>,
         mut values: Vec<u8>,
     ) {
-        let this = &mut self.clients[client as usize];
+        let this = self.sessions.get_mut(client);
         match found {
             Some(Found { hits, misses, longest }) => {
-                self.counters.get_hits += hits;
-                self.counters.get_misses += misses;
+                self.ledger.counters.get_hits += hits;
+                self.ledger.counters.get_misses += misses;
                 if hits + misses > 0 {
-                    this.expect(values.len());
-                    this.found((hits + misses) as usize, longest);
+                    this.sizes.expect(values.len());
+                    this.sizes.found((hits + misses) as usize, longest);
                 }
             }
             None => this.rest = None,
@@ -272,99 +255,161 @@ impl Proxy {
             false => out.extend_from_slice(&values),
         };
         match this.rest {
-            Some(_) => this.answer_in_part(push),
-            None => this.answer(number, &mut self.spare, push),
+            Some(_) => this.replies.answer_in_part(push),
+            None => this.replies.answer(number, &mut self.ledger.spare, push),
         }
-        self.spare.give(values);
-        self.answered(client);
+        self.ledger.spare.give(values);
+        self.sessions.answered(client, &mut self.ledger);
     }
 
     fn answered_somewhere(&mut self, client: u32, number: u32, error: &[u8]) {
-        let this = &mut self.clients[client as usize];
-        let Slot::Everywhere { missing, error: first, done, silent } = this.slot(number) else {
-            unreachable!("its parts are its own")
-        };
-        *missing -= 1;
-        if first.is_empty() {
-            first.extend_from_slice(error);
-        }
-        if *missing == 0 {
-            let reply = match silent {
-                true => Vec::new(),
-                false => std::mem::take(if first.is_empty() { done } else { first }),
-            };
-            this.flushing = false;
-            this.answer(number, &mut self.spare, |out| out.extend_from_slice(&reply));
+        if self.sessions.answered_somewhere(client, number, error, &mut self.ledger) {
             // Between the first upstream's flush and the last one's a fill may have read what was there before.
-            self.end_all_copies();
-            self.answered(client);
+            self.backend.end_all_copies(&mut self.ledger);
+            self.sessions.answered(client, &mut self.ledger);
         }
     }
 
-    /// A client has got a reply.
-    #[inline]
-    pub(crate) fn answered(&mut self, client: u32) {
-        let this = &mut self.clients[client as usize];
-        if this.opens && (this.is_known() || this.is_idle()) {
-            self.has_opened(client);
+    /// The reply to a write, which reads may wait for.
+    fn wrote(&mut self, ask: (u32, u64), reply: &[u8]) {
+        let wrote = self.backend.wrote(ask, reply, &mut self.ledger);
+        let Some((through, stored)) = wrote else { return };
+        let kept = Some(&through.kept).filter(|_| stored);
+        for Reader { client, number, shape } in through.readers {
+            let push = |out: &mut Vec<u8>| shape.push(out, &through.key, kept);
+            self.sessions.answer(client, number, &mut self.ledger, push);
         }
-        let this = &mut self.clients[client as usize];
-        if this.gone {
-            return self.free_if_done(client);
-        }
-        if this.has_ended() {
-            return self.tell_ended(client);
-        }
-        if this.paused {
-            self.let_go_on(client);
-        }
-        self.tell_client(client);
     }
-}
 
-/// Whether the reply to a `get` of one key, or to a `mg` that changes nothing, has found it. `None`: it is neither.
-#[inline]
-fn found(asked: &InFlight, reply: &[u8]) -> Option<bool> {
-    match (asked.kind, reply[0]) {
-        (Kind::Values, b'V') => Some(true),
-        (Kind::Values, b'E') if reply == b"END\r\n" => Some(false),
-        (Kind::Meta, _) if asked.writes => None,
-        (Kind::Meta, b'V' | b'H') => Some(true),
-        (Kind::Meta, b'E') if reply.starts_with(b"EN") => Some(false),
-        (Kind::Binary, _) if is_binary_get(reply[1]) => match reply[6..8] {
-            [0, 0] => Some(true),
-            [0, 1] => Some(false),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// Get, GetK, and Gat, GatK; and their quiet kin.
-fn is_binary_get(opcode: u8) -> bool {
-    matches!(opcode, 0x00 | 0x09 | 0x0c | 0x0d | 0x1d | 0x1e | 0x23 | 0x24)
-}
-
-/// Appends what the client hears of a reply.
-#[inline]
-fn push_reply(out: &mut Vec<u8>, asked: &InFlight, reply: &[u8]) {
-    let hidden = match asked.hide {
-        Hide::Nothing => false,
-        Hide::Miss => reply.starts_with(b"EN"),
-        Hide::Done => reply.starts_with(b"HD"),
-        Hide::Success => reply.starts_with(b"HD") || reply.starts_with(b"VA "),
-        Hide::Binary { status, .. } => reply[6..8] == [0, status],
-    };
-    if hidden {
-        return;
-    }
-    match (asked.renamed, asked.kind, asked.hide) {
-        (true, Kind::Values, _) => naming::push_values_renamed(out, reply),
-        (true, Kind::Meta, _) => naming::push_meta_renamed(out, reply),
-        (_, _, Hide::Binary { opcode, .. }) => {
-            out.extend_from_slice(&[reply[0], opcode]);
-            out.extend_from_slice(&reply[2..]);
+    pub(crate) fn connected(&mut self, conn: usize) {
+        self.backend.connected(conn, &mut self.ledger);
+        if let End::Promises(place) = self.backend.upstreams.end(conn) {
+            self.backend.peering.connected(place, self.ledger.now);
+            self.tell_peers();
         }
-        _ => out.extend_from_slice(reply),
+        self.backend.upstreams.tell(conn);
+    }
+
+    /// A connection is gone by itself.
+    pub(crate) fn lost(&mut self, conn: usize) {
+        if !self.backend.keeps(conn, &mut self.ledger) {
+            self.fail(conn, b"SERVER_ERROR upstream connection lost\r\n");
+        }
+    }
+
+    pub(crate) fn time_out(&mut self, conn: usize) {
+        self.ledger.counters.upstream_timeouts += 1;
+        let this = self.backend.upstreams.conn(conn);
+        let (upstream, is_up) = (this.upstream, this.is_up());
+        let asked_at = this.asked.front().filter(|_| is_up).map(|asked| asked.at);
+        self.backend.upstreams.give_up(conn, &mut self.ledger);
+        self.fail(conn, TIMED_OUT);
+        let is_server = self.backend.upstreams.end_of(upstream) == End::Server;
+        if let Some(at) = asked_at.filter(|_| is_server) {
+            self.backend.refresh(upstream, at, &mut self.ledger);
+        }
+    }
+
+    /// Gives a connection up: whoever waits for it hears `error`.
+    fn fail(&mut self, conn: usize, error: &'static [u8]) {
+        let since = self.backend.upstreams.failing_since(conn, self.ledger.now);
+        self.fail_since(conn, since, error);
+    }
+
+    /// Likewise; since when the upstream has not done what was wanted, if it is to blame.
+    fn fail_since(&mut self, conn: usize, since: Option<Nanos>, error: &'static [u8]) {
+        let waiting = self.backend.fail(conn, since, &mut self.ledger);
+        for Reader { client, number, .. } in self.backend.hot.table.lost(conn as u32) {
+            self.ledger.counters.errors += 1;
+            let push = |out: &mut Vec<u8>| out.extend_from_slice(error);
+            self.sessions.answer(client, number, &mut self.ledger, push);
+        }
+        for asked in waiting {
+            self.ledger.resting.lost(asked.keys());
+            self.lose(asked, error);
+        }
+        self.backend.failed(conn, &mut self.ledger);
+    }
+
+    /// There is no reply, and there will be none.
+    fn lose(&mut self, asked: InFlight, error: &'static [u8]) {
+        let ledger = &mut self.ledger;
+        match asked.who {
+            Who::Client { client, number } => {
+                ledger.counters.errors += 1;
+                let push = |out: &mut Vec<u8>| asked.push_error(out, error);
+                self.sessions.answer(client, number, ledger, push);
+            }
+            Who::Part { client, number, .. } => {
+                ledger.counters.errors += 1;
+                let merge = self.sessions.merged(client, number, |merge| merge.lost(error));
+                if let Some(merge) = merge {
+                    self.answer_merged(client, number, *merge);
+                }
+            }
+            Who::Everywhere { client, number } => {
+                ledger.counters.errors += 1;
+                let mut told = Vec::new();
+                asked.push_error(&mut told, error);
+                self.answered_somewhere(client, number, &told);
+            }
+            Who::Fill { hash, epoch } => self.backend.hot.table.unfilled(hash, epoch),
+            Who::KernelFill { hash, number } => {
+                self.backend.kernel_filled(hash, number, b"", ledger);
+            }
+            Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed | Who::Peer { .. } => {}
+            Who::Cluster | Who::Return => {}
+        }
+    }
+
+    /// Leases that are over, and what peers are asked for in turn.
+    pub(crate) fn tell_peers(&mut self) {
+        let now = self.ledger.now;
+        if self.backend.peering.peers().is_none() {
+            return;
+        }
+        while let Some(member) = self.backend.peering.expired(now) {
+            self.take_back(member);
+        }
+        if self.backend.peering.serves(now) {
+            self.sessions.let_all_go_on(&self.ledger);
+        }
+        let Backend { peering, hot, upstreams, .. } = &mut self.backend;
+        peering.beat(&hot.table, upstreams, now);
+    }
+
+    /// A coordinator was silent for a lease: its keys are asked for at their homes from now on.
+    fn take_back(&mut self, member: usize) {
+        self.ledger.counters.leases_ended += 1;
+        let upstream = self.backend.peering.passed_to(member, &self.backend.upstreams);
+        for conn in self.backend.upstreams.conns_of(upstream) {
+            if !self.backend.upstreams.conn(conn).is_idle() {
+                self.ledger.hang_up(conn);
+                self.fail(conn, TIMED_OUT);
+            }
+            // What was passed on without a known outcome is deleted where the key is asked for.
+            for (key, base64) in self.backend.upstreams.conn_mut(conn).doubts.take() {
+                let mut spelled = Vec::new();
+                match base64 {
+                    true => base64_encode(&key, &mut spelled),
+                    false => spelled.extend_from_slice(&key),
+                }
+                self.delete_at_home(&spelled, base64);
+            }
+        }
+        self.sessions.let_all_go_on(&self.ledger);
+    }
+
+    fn delete_at_home(&mut self, key: &[u8], base64: bool) {
+        let Backend { placing, upstreams, .. } = &mut self.backend;
+        let route = placing.route(key, base64, upstreams, &mut self.ledger);
+        let Ok((conn, None)) = route else { return };
+        let end: &[u8] = if base64 { b" b\r\n" } else { b"\r\n" };
+        for part in [b"md ", key, end] {
+            upstreams.out(conn).extend_from_slice(part);
+        }
+        let expect = Expect::MetaDeleted(Echo::default());
+        let asked = InFlight::own(Who::Nobody, Kind::Meta, expect, self.ledger.now);
+        upstreams.ask(conn, InFlight { writes: true, ..asked }, Some((key, base64)));
     }
 }

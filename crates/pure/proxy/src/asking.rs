@@ -1,22 +1,26 @@
 //! From a client's bytes to what upstreams are asked.
 
-use mbal_model::KEY_BYTES_MAX;
-use mbal_wire::{Chunk, Meta, Request, next_word};
+use std::borrow::Cow;
 
-use crate::client::Slot;
+use mbal_model::KEY_BYTES_MAX;
+use mbal_wire::{Admin, Chunk, Meta, Request, next_word};
+
+use crate::administering::{self, NOT_HERE, Voice};
+use crate::backend::Backend;
 use crate::doubt::{IN_DOUBT, InDoubt};
 use crate::encode;
 use crate::expect::Expect;
+use crate::hot::Reader;
+use crate::inflight::{Hide, InFlight, Who};
 use crate::naming::push_name;
 use crate::proxy::Proxy;
+use crate::refusal::{BAD_FORMAT, DOWN};
+use crate::replies::Slot;
 use crate::reply::Kind;
 use crate::steering::Steered;
-use crate::upstream::{Hide, InFlight, Who};
 
-pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-pub(crate) const NOT_HERE: &[u8] = b"SERVER_ERROR not through a proxy\r\n";
 
 /// Where a request goes, and how its reply comes back.
 #[derive(Clone, Copy)]
@@ -82,10 +86,10 @@ impl Proxy {
             Request::Answer(line) => return self.say(client, format!("{line}\r\n").as_bytes()),
             Request::Silence => return,
             Request::Version => {
-                let line = format!("VERSION {}\r\n", self.settings.version);
+                let line = format!("VERSION {}\r\n", self.ledger.settings.version);
                 return self.say(client, line.as_bytes());
             }
-            Request::Quit => return self.end(client),
+            Request::Quit => return self.sessions.end(client, &mut self.ledger),
             Request::Login { .. } => return self.say(client, NOT_HERE),
             Request::Admin { command, noreply } => {
                 return self.administer(client, command, *noreply);
@@ -99,29 +103,42 @@ impl Proxy {
     #[inline]
     fn ask_one(&mut self, client: u32, request: &Request<'_>, form: Form) {
         let (key, base64) = request.key().expect("it has a key");
+        let touches = matches!(request, Request::Get(get) if get.touch.is_some());
+        let may_write = form.writes || touches;
         let mut route = None;
-        if self.control.is_some() {
-            let touches = matches!(request, Request::Get(get) if get.touch.is_some());
-            match self.steer(client, request, (key, base64), form.writes || touches) {
-                Steered::Done => return,
+        if self.backend.hot.control().is_some() {
+            let is_peer = self.sessions.get(client).is_peer;
+            let ledger = &mut self.ledger;
+            match self.backend.steer(is_peer, request, (key, base64), may_write, ledger) {
+                Steered::Said(reply) => {
+                    self.say(client, &reply);
+                    return self.ledger.spare.give(reply);
+                }
+                Steered::Behind(ask, shape) => {
+                    let number = self.sessions.push(client, Slot::Waiting);
+                    return self.backend.hot.table.wait(ask, Reader { client, number, shape });
+                }
                 Steered::Refused(why) => return self.refuse(client, form.silent, why),
                 Steered::Pass { conn } => route = Some((conn, None)),
                 Steered::Copy { conn, name } => route = Some((conn, Some(name))),
                 Steered::Home => {}
             }
         }
-        if form.writes || matches!(request, Request::Get(get) if get.touch.is_some()) {
-            self.note_write(key, base64);
+        let Backend { notes, placing, upstreams, .. } = &mut self.backend;
+        if may_write {
+            notes.write(key, base64, placing, upstreams);
         }
-        let (conn, name) = match route.map_or_else(|| self.route(key, base64), Ok) {
+        let route =
+            route.map_or_else(|| placing.route(key, base64, upstreams, &mut self.ledger), Ok);
+        let (conn, name) = match route {
             Ok(route) => route,
             Err(refusal) => return self.refuse(client, form.silent, refusal),
         };
-        if self.owing {
-            match self.in_doubt_of(conn, request, (key, base64), name) {
+        if upstreams.is_owing() && upstreams.owes_key(conn, key, base64, name) {
+            match InDoubt::of(request) {
                 InDoubt::Sent => {}
                 InDoubt::Said(reply) => {
-                    self.counters.get_misses += 1;
+                    self.ledger.counters.get_misses += 1;
                     return self.say(client, reply);
                 }
                 InDoubt::Refused => return self.refuse(client, form.silent, IN_DOUBT),
@@ -129,50 +146,76 @@ impl Proxy {
         }
         let who = match form.silent {
             true => Who::Nobody,
-            false => {
-                let number = self.clients[client as usize].push(Slot::Waiting);
-                Who::Client { client, number }
-            }
+            false => Who::Client { client, number: self.sessions.push(client, Slot::Waiting) },
         };
-        let this = &mut self.conns[conn];
-        let out = &mut this.out.bytes;
-        if out.capacity() == 0 {
-            *out = self.spare.take();
-        }
+        let ledger = &mut self.ledger;
+        let out = upstreams.filled_out(conn, &mut ledger.spare);
         let Form { kind, hide, writes, .. } = form;
-        let expect = match name {
-            None => Expect::of(request, key),
-            Some(name) => {
-                let mut named = Vec::with_capacity(KEY_BYTES_MAX);
-                push_name(&mut named, key, name);
-                Expect::of(request, &named)
-            }
-        };
-        let renamed = name.is_some();
-        let asked = InFlight { who, kind, expect, hide, writes, renamed, at: self.now };
-        self.resting.asked(asked.keys());
-        if let Some(name) = name {
-            let mut named = self.spare.take();
+        let at = ledger.now;
+        let keys = if let Some(name) = name {
+            let mut named = ledger.spare.take();
             push_name(&mut named, key, name);
             encode::push(out, request, &named);
-            this.ask(asked, writes.then_some((&named, false)));
-            self.spare.give(named);
+            let expect = Expect::of(request, &named);
+            let asked = InFlight { who, kind, expect, hide, writes, renamed: true, at };
+            upstreams.ask(conn, asked, writes.then_some((&named, false)));
+            ledger.spare.give(named);
+            asked.keys()
         } else {
             encode::push(out, request, key);
-            this.ask(asked, writes.then_some((key, base64)));
+            let expect = Expect::of(request, key);
+            let asked = InFlight { who, kind, expect, hide, writes, renamed: false, at };
+            upstreams.ask(conn, asked, writes.then_some((key, base64)));
+            asked.keys()
+        };
+        ledger.resting.asked(keys);
+        ledger.counters.forwarded += 1;
+    }
+
+    /// What has no key, in text.
+    fn administer(&mut self, client: u32, command: &Admin<'_>, noreply: bool) {
+        if let Admin::FlushAll { exptime: Some(exptime) } = command {
+            return self.flush(client, *exptime, Voice::Text { noreply });
         }
-        self.counters.forwarded += 1;
-        self.tell_conn(conn);
+        let stats = || self.stats();
+        let reply = administering::reply(command, stats, &self.backend, &self.ledger);
+        if !noreply || matches!(reply, Cow::Owned(_)) {
+            self.say(client, &reply);
+        }
+    }
+
+    /// `flush_all`, by all upstreams.
+    pub(crate) fn flush(&mut self, client: u32, exptime: i32, voice: Voice<'_>) {
+        let this = self.sessions.get_mut(client);
+        this.is_fenced = false;
+        let (is_peer, binary) = (this.is_peer, voice.is_binary());
+        let (conns, refusal) = self.backend.flush(exptime, binary, !is_peer, &mut self.ledger);
+        let silent = matches!(voice, Voice::Text { noreply: true });
+        if conns.is_empty() {
+            return self.refuse(client, silent, &voice.refused(DOWN));
+        }
+        // Who wants no answer waits for it all the same: an upstream that is late would flush what the client has stored since.
+        let error = refusal.map_or_else(Vec::new, |why| voice.refused(why));
+        let (missing, done) = (conns.len(), voice.done());
+        let number = self.sessions.push(client, Slot::Everywhere { missing, error, done, silent });
+        // A peer's requests come from many clients, and each of them waits there.
+        self.sessions.get_mut(client).flushing = !is_peer;
+        let who = Who::Everywhere { client, number };
+        let (kind, expect, hide) = voice.form();
+        for conn in conns {
+            voice.push_flush(self.backend.upstreams.out(conn), exptime);
+            let at = self.ledger.now;
+            let asked = InFlight { who, kind, expect, hide, writes: false, renamed: false, at };
+            self.backend.upstreams.ask(conn, asked, None);
+            self.ledger.counters.forwarded += 1;
+        }
     }
 
     pub(crate) fn say(&mut self, client: u32, reply: &[u8]) {
-        self.clients[client as usize].say(reply, &mut self.spare);
+        self.sessions.say(client, reply, &mut self.ledger);
     }
 
     pub(crate) fn refuse(&mut self, client: u32, silent: bool, refusal: &[u8]) {
-        self.counters.errors += 1;
-        if !silent {
-            self.say(client, refusal);
-        }
+        self.sessions.refuse(client, silent, refusal, &mut self.ledger);
     }
 }

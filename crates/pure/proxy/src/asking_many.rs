@@ -3,17 +3,18 @@
 use mbal_model::KEY_BYTES_MAX;
 use mbal_wire::{Get, Request, next_word};
 
-use crate::asking::BAD_FORMAT;
-use crate::client::{REQUESTS_BEFORE_FIRST, Rest, Slot};
+use crate::backend::Backend;
+use crate::client::Rest;
 use crate::encode;
 use crate::expect::Expect;
+use crate::inflight::{Hide, InFlight, Who};
 use crate::merge::{Found, Merge, Place};
 use crate::naming::push_name;
-use crate::placing::Refusal;
 use crate::proxy::Proxy;
+use crate::refusal::{BAD_FORMAT, Refusal};
+use crate::replies::Slot;
 use crate::reply::Kind;
 use crate::steering::Steered;
-use crate::upstream::{Hide, InFlight, Who};
 
 const TOO_MANY_UPSTREAMS: &[u8] = b"SERVER_ERROR too many upstreams for one get\r\n";
 
@@ -31,33 +32,21 @@ fn behind(keys: &[u8], count: usize) -> Option<usize> {
 }
 
 impl Proxy {
-    /// For so many keys a client's `get` may ask at a time: their values are kept until all have come.
-    fn window(&mut self, client: u32) -> usize {
-        let bytes_max = self.settings.limits.client_output_bytes_max;
-        match self.clients[client as usize].window(bytes_max) {
-            // A peer's requests come from many clients, whose windows are its own.
-            _ if self.clients[client as usize].is_peer => usize::MAX,
-            Some(window) => window,
-            None if self.may_open(client) => REQUESTS_BEFORE_FIRST,
-            None => 1,
-        }
-    }
-
     /// True if a `get` that is not asked for at once waits for what its client has asked before: it alone fills the client's output.
     pub(crate) fn waits_for_window(&mut self, client: u32, request: &Request<'_>) -> bool {
         let Request::Get(get) = request else { return false };
-        let this = &self.clients[client as usize];
-        if this.is_idle() && this.out.len() == 0 || next_word(get.further).is_none() {
+        let replies = &self.sessions.get(client).replies;
+        if replies.is_idle() && replies.out.len() == 0 || next_word(get.further).is_none() {
             return false;
         }
-        let window = self.window(client);
+        let window = self.sessions.window(client, &self.ledger);
         behind(get.keys, window).is_some()
     }
 
     /// A `get` of several keys.
     pub(crate) fn ask_many(&mut self, client: u32, get: &Get<'_>) {
-        let window = self.window(client);
-        let number = self.clients[client as usize].push(Slot::Waiting);
+        let window = self.sessions.window(client, &self.ledger);
+        let number = self.sessions.push(client, Slot::Waiting);
         let Some(from) = behind(get.keys, window) else {
             return self.ask_window(client, number, get, true);
         };
@@ -69,19 +58,19 @@ impl Proxy {
                 return self.refuse_window(client, number, BAD_FORMAT);
             }
         }
-        let mut keys = self.spare.take();
+        let mut keys = self.ledger.spare.take();
         keys.extend_from_slice(get.keys);
         let rest = Rest { keys, from, cas: get.cas, touch: get.touch, number };
-        self.clients[client as usize].rest = Some(Box::new(rest));
+        self.sessions.get_mut(client).rest = Some(Box::new(rest));
         // Others of its requests wait.
-        self.pause(client);
+        self.sessions.pause(client, &mut self.ledger);
         self.ask_window(client, number, &Get { keys: &get.keys[..from], ..*get }, true);
     }
 
     /// The values of the keys before have left.
     pub(crate) fn ask_rest(&mut self, client: u32) {
-        let window = self.window(client);
-        let this = &mut self.clients[client as usize];
+        let window = self.sessions.window(client, &self.ledger);
+        let this = self.sessions.get_mut(client);
         let Some(rest) = &mut this.rest else { return };
         let keys = std::mem::take(&mut rest.keys);
         let Rest { from, cas, touch, number, .. } = **rest;
@@ -93,9 +82,9 @@ impl Proxy {
         // One key of several is asked for as they are.
         let get = Get { keys: &keys[from..end], first: &keys, further: &keys, cas, touch };
         self.ask_window(client, number, &get, false);
-        match &mut self.clients[client as usize].rest {
+        match &mut self.sessions.get_mut(client).rest {
             Some(rest) => rest.keys = keys,
-            None => self.spare.give(keys),
+            None => self.ledger.spare.give(keys),
         }
     }
 
@@ -106,12 +95,12 @@ impl Proxy {
         match self.place_all(client, get, &mut places) {
             Ok(()) if places.is_empty() => {
                 let found = Found { hits: 0, misses: 0, longest: 0 };
-                let is_last = self.clients[client as usize].rest.is_none();
+                let is_last = self.sessions.get(client).rest.is_none();
                 let end: &[u8] = if is_last { b"END\r\n" } else { b"" };
                 self.answer_window(client, number, Some(found), end.to_vec());
             }
             Ok(()) => {
-                self.counters.further_keys += places.len() as u64 - u64::from(is_first);
+                self.ledger.counters.further_keys += places.len() as u64 - u64::from(is_first);
                 self.ask_parts(client, number, get, &places);
             }
             Err(why) => self.refuse_window(client, number, why),
@@ -120,7 +109,7 @@ impl Proxy {
     }
 
     fn refuse_window(&mut self, client: u32, number: u32, why: Refusal) {
-        self.counters.errors += 1;
+        self.ledger.counters.errors += 1;
         self.answer_window(client, number, None, why.to_vec());
     }
 
@@ -131,6 +120,7 @@ impl Proxy {
         get: &Get<'_>,
         places: &mut Vec<Place>,
     ) -> Result<(), Refusal> {
+        let is_peer = self.sessions.get(client).is_peer;
         let mut rest = get.keys;
         while let Some((key, tail)) = next_word(rest) {
             rest = tail;
@@ -140,9 +130,10 @@ impl Proxy {
             let start = (key.as_ptr().addr() - get.keys.as_ptr().addr()) as u32;
             let bytes = key.len() as u8;
             let place = |conn: usize, name| Place { start, bytes, conn: conn as u32, name };
-            if self.control.is_some() {
-                let touches = get.touch.is_some();
-                match self.steer(client, &Request::Get(*get), (key, false), touches) {
+            let touches = get.touch.is_some();
+            if self.backend.hot.control().is_some() {
+                let (request, ledger) = (Request::Get(*get), &mut self.ledger);
+                match self.backend.steer(is_peer, &request, (key, false), touches, ledger) {
                     Steered::Copy { conn, name } => {
                         places.push(place(conn, Some(name)));
                         continue;
@@ -152,15 +143,17 @@ impl Proxy {
                         continue;
                     }
                     Steered::Refused(why) => return Err(why),
-                    Steered::Home | Steered::Done => {}
+                    // One key of several is not answered by itself.
+                    Steered::Home | Steered::Said(_) | Steered::Behind(..) => {}
                 }
             }
-            if get.touch.is_some() {
-                self.note_write(key, false);
+            let Backend { notes, placing, upstreams, .. } = &mut self.backend;
+            if touches {
+                notes.write(key, false, placing, upstreams);
             }
-            let (conn, name) = self.route(key, false)?;
-            if self.owing && self.is_in_doubt(conn, key, false, name) {
-                self.counters.get_misses += 1;
+            let (conn, name) = placing.route(key, false, upstreams, &mut self.ledger)?;
+            if upstreams.is_owing() && upstreams.owes_key(conn, key, false, name) {
+                self.ledger.counters.get_misses += 1;
                 continue;
             }
             places.push(place(conn, name));
@@ -170,7 +163,7 @@ impl Proxy {
 
     /// Asks for the keys of a `get`, each connection once, or twice where keys have other names.
     fn ask_parts(&mut self, client: u32, number: u32, get: &Get<'_>, places: &[Place]) {
-        let mut merge = Merge::new(self.spare.take(), get.keys, places.len());
+        let mut merge = Merge::new(self.ledger.spare.take(), get.keys, places.len());
         if !places.iter().all(|place| merge.ask(place)) {
             return self.answer_window(client, number, None, TOO_MANY_UPSTREAMS.to_vec());
         }
@@ -186,7 +179,7 @@ impl Proxy {
                 if two && round != merge.part_of(at) {
                     continue;
                 }
-                let out = &mut self.conns[place.conn as usize].out.bytes;
+                let out = self.backend.upstreams.out(place.conn as usize);
                 out.reserve(usize::from(place.bytes) + 1);
                 match place.name {
                     Some(name) => push_name(out, place.key(get.keys), name),
@@ -196,29 +189,27 @@ impl Proxy {
             }
             for part in begun {
                 let (conn, _) = merge.part(part);
-                let out = &mut self.conns[conn].out.bytes;
+                let out = self.backend.upstreams.out(conn);
                 out.pop();
                 out.extend_from_slice(b"\r\n");
-                self.tell_conn(conn);
+                self.backend.upstreams.tell(conn);
             }
         }
-        *self.clients[client as usize].slot(number) = Slot::Merge(Box::new(merge));
+        *self.sessions.get_mut(client).replies.slot(number) = Slot::Merge(Box::new(merge));
     }
 
     fn begin_part(&mut self, client: u32, number: u32, get: &Get<'_>, part: usize, merge: &Merge) {
         let (conn, renamed) = merge.part(part);
-        let this = &mut self.conns[conn];
-        if this.out.bytes.capacity() == 0 {
-            this.out.bytes = self.spare.take();
-        }
-        encode::push_get(&mut this.out.bytes, get);
+        let upstreams = &mut self.backend.upstreams;
+        encode::push_get(upstreams.filled_out(conn, &mut self.ledger.spare), get);
         let keys = u16::try_from(merge.keys_of(part)).unwrap_or(u16::MAX);
         let who = Who::Part { client, number, part: part as u8, keys };
         let (kind, hide, writes) = (Kind::Values, Hide::Nothing, false);
-        let expect = Expect::Values { cas: get.cas };
-        let asked = InFlight { who, kind, expect, hide, writes, renamed, at: self.now };
-        this.ask(asked, None);
-        self.resting.asked(asked.keys());
-        self.counters.forwarded += 1;
+        let (expect, at) = (Expect::Values { cas: get.cas }, self.ledger.now);
+        let asked = InFlight { who, kind, expect, hide, writes, renamed, at };
+        // It leaves when its keys are there.
+        upstreams.conn_mut(conn).ask(asked, None);
+        self.ledger.resting.asked(asked.keys());
+        self.ledger.counters.forwarded += 1;
     }
 }

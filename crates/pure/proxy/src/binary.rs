@@ -3,13 +3,15 @@
 use mbal_model::Key;
 use mbal_wire::{Binary, Command, Frame, Status, binary_delete};
 
-use crate::administering::{NO_STATS, Voice};
-use crate::client::Slot;
+use crate::administering::{NO_STATS, Voice, settings, stats};
+use crate::backend::Backend;
+use crate::encode::push_loud;
 use crate::expect::Expect;
+use crate::inflight::{Hide, InFlight, Who};
 use crate::promises::Course;
 use crate::proxy::Proxy;
+use crate::replies::Slot;
 use crate::reply::Kind;
-use crate::upstream::{Hide, InFlight, Who};
 
 /// No reply has this status.
 const NEVER: u8 = u8::MAX;
@@ -29,66 +31,59 @@ impl Proxy {
             Command::TooLarge { key, remove: true } => (key, true),
             _ => return self.administer_binary(client, binary, raw),
         };
+        let is_peer = self.sessions.get(client).is_peer;
+        let Backend { upstreams, placing, notes, hot, peering, .. } = &mut self.backend;
+        let ledger = &mut self.ledger;
         if writes {
-            self.note_write(key, false);
+            notes.write(key, false, placing, upstreams);
         }
         let hash = Key::new(key).map_or(0, |key| key.hash());
-        let routed = self.course_of(client, hash).and_then(|course| match course {
-            Course::Pass(member) => self.pass_binary(member, key),
-            Course::Own | Course::Hold => self.route_binary(key),
+        let routed = peering.course_of(is_peer, hash).and_then(|course| match course {
+            Course::Pass(member) => peering.pass_binary(member, key, upstreams, ledger),
+            Course::Own | Course::Hold => placing.route_binary(key, upstreams, ledger),
         });
         let is_too_large = matches!(command, Command::TooLarge { .. });
         let conn = match routed {
             Ok(conn) => conn,
             Err(_) if is_too_large => return self.say_status(client, frame, Status::TooLarge),
-            Err(_) => {
-                self.counters.errors += 1;
-                return self.say_status(client, frame, Status::TemporaryFailure);
-            }
+            Err(_) => return self.refuse_status(client, frame),
         };
-        if self.owing && self.is_in_doubt(conn, key, false, None) {
+        if upstreams.is_owing() && upstreams.owes_key(conn, key, false, None) {
             match command {
                 Command::Get { .. } => {
-                    self.counters.get_misses += 1;
+                    ledger.counters.get_misses += 1;
                     return match frame.quiet {
                         true => {}
                         false => self.say_status(client, frame, Status::NotFound),
                     };
                 }
-                Command::Arithmetic { .. } => {
-                    self.counters.errors += 1;
-                    return self.say_status(client, frame, Status::TemporaryFailure);
-                }
+                Command::Arithmetic { .. } => return self.refuse_status(client, frame),
                 _ => {}
             }
         }
-        if let Some(key) = Key::new(key).filter(|_| writes && !self.hot.is_empty()) {
-            self.end_copies(key.hash(), key.bytes());
+        if let Some(key) = Key::new(key).filter(|_| writes && !hot.table.is_empty()) {
+            hot.end_copies(key.hash(), key.bytes(), upstreams, ledger);
         }
+        let (kind, at) = (Kind::Binary, ledger.now);
         if is_too_large {
             // What was there before would be read on.
-            let this = &mut self.conns[conn];
-            this.out.bytes.extend_from_slice(&binary_delete(key));
+            upstreams.out(conn).extend_from_slice(&binary_delete(key));
             let expect = Expect::Binary { opcode: 0x04, opaque: [0; 4] };
-            let deletion = InFlight::own(Who::Nobody, Kind::Binary, expect, self.now);
-            this.ask(InFlight { writes: true, ..deletion }, Some((key, false)));
-            self.counters.forwarded += 1;
-            self.tell_conn(conn);
+            let deletion = InFlight::own(Who::Nobody, kind, expect, at);
+            upstreams.ask(conn, InFlight { writes: true, ..deletion }, Some((key, false)));
+            ledger.counters.forwarded += 1;
             return self.say_status(client, frame, Status::TooLarge);
         }
-        let number = self.clients[client as usize].push(Slot::Waiting);
-        let this = &mut self.conns[conn];
-        push_loud(&mut this.out.bytes, frame, raw);
+        let number = self.sessions.push(client, Slot::Waiting);
+        push_loud(upstreams.out(conn), frame, raw);
         let status = if frame.quiet { hidden as u16 as u8 } else { NEVER };
         let hide = Hide::Binary { opcode: frame.opcode, opaque: frame.opaque, status };
         let who = Who::Client { client, number };
-        let (kind, at) = (Kind::Binary, self.now);
         let expect = Expect::Binary { opcode: frame.loud(), opaque: frame.opaque };
         let asked = InFlight { who, kind, expect, hide, writes, renamed: false, at };
-        this.ask(asked, writes.then_some((key, false)));
-        self.resting.asked(asked.keys());
-        self.counters.forwarded += 1;
-        self.tell_conn(conn);
+        upstreams.ask(conn, asked, writes.then_some((key, false)));
+        ledger.resting.asked(asked.keys());
+        ledger.counters.forwarded += 1;
     }
 
     /// What has no key.
@@ -102,14 +97,11 @@ impl Proxy {
                 return self.flush(client, exptime, Voice::Binary { frame, raw });
             }
             Command::Stats { topic: b"" } => {
-                let mut lines = Vec::new();
-                self.push_stats(&mut lines);
+                let lines = stats(&self.stats(), &self.backend, &self.ledger);
                 push_stats_framed(&mut reply, frame, &lines);
             }
             Command::Stats { topic: b"settings" } => {
-                let mut lines = Vec::new();
-                self.push_settings(&mut lines);
-                push_stats_framed(&mut reply, frame, &lines);
+                push_stats_framed(&mut reply, frame, &settings(&self.ledger));
             }
             Command::Stats { topic } if NO_STATS.contains(topic) => {
                 frame.push_stat(&mut reply, b"", b"");
@@ -118,7 +110,7 @@ impl Proxy {
             Command::Stats { .. } => frame.push_error(&mut reply, Status::NotFound),
             Command::Noop => frame.push(&mut reply, Status::Success, b"", 0),
             Command::Version => {
-                frame.push(&mut reply, Status::Success, self.settings.version.as_bytes(), 0);
+                frame.push(&mut reply, Status::Success, self.ledger.settings.version.as_bytes(), 0);
             }
             Command::Quit => {
                 ends = true;
@@ -135,8 +127,13 @@ impl Proxy {
         }
         self.say(client, &reply);
         if ends {
-            self.end(client);
+            self.sessions.end(client, &mut self.ledger);
         }
+    }
+
+    fn refuse_status(&mut self, client: u32, frame: &Frame) {
+        self.ledger.counters.errors += 1;
+        self.say_status(client, frame, Status::TemporaryFailure);
     }
 
     fn say_status(&mut self, client: u32, frame: &Frame, status: Status) {
@@ -144,12 +141,6 @@ impl Proxy {
         frame.push_error(&mut reply, status);
         self.say(client, &reply);
     }
-}
-
-/// Appends a request, as one that is always answered.
-pub(crate) fn push_loud(out: &mut Vec<u8>, frame: &Frame, raw: &[u8]) {
-    out.extend_from_slice(&[raw[0], frame.loud()]);
-    out.extend_from_slice(&raw[2..]);
 }
 
 /// Appends the lines of `stats` as packets.
@@ -162,12 +153,4 @@ fn push_stats_framed(out: &mut Vec<u8>, frame: &Frame, lines: &[u8]) {
         }
     }
     frame.push_stat(out, b"", b"");
-}
-
-/// Appends the answer to a request whose upstream has failed.
-pub(crate) fn push_failure(out: &mut Vec<u8>, asked: &InFlight) {
-    if let Hide::Binary { opcode, opaque, .. } = asked.hide {
-        let frame = Frame { opcode, quiet: false, vbucket: 0, suffix: 0, opaque, cas: 0 };
-        frame.push_error(out, Status::TemporaryFailure);
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mbal_balance::{Demand, Prediction, Threshold, choose_threshold, copies};
 use mbal_sketch::{HyperLogLog, LossyCounter, Sampler};
 
-use crate::Nanos;
+use crate::event::Nanos;
 
 /// What an operator decides of copies.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use mbal_wire::{Admin, Command, Request};
 
-use crate::Nanos;
+use crate::event::Nanos;
 
 /// What a request does, whatever its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

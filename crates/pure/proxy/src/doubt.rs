@@ -11,15 +11,16 @@
 //!
 //! Between the two deletions the late write may be executed, over what has been stored since. So nobody is shown what is there.
 
+use std::collections::BTreeSet;
+
 use mbal_model::KEY_BYTES_MAX;
-use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::{Request, base64_decode};
 
-use crate::Nanos;
-use crate::naming::push_name;
-use crate::passing::End;
-use crate::proxy::{Action, ConnId, Proxy};
-use crate::upstream::{Conn, Health, State};
+use crate::encode::{push_delete, push_flush};
+use crate::event::Nanos;
+use crate::expect::{Echo, Expect};
+use crate::inflight::{InFlight, Who};
+use crate::reply::Kind;
 
 pub(crate) const IN_DOUBT: &[u8] = b"SERVER_ERROR upstream write in doubt\r\n";
 
@@ -43,109 +44,198 @@ impl InDoubt {
     }
 }
 
-impl Proxy {
-    /// Hangs up. What was sent may still be executed: if it writes, it has to be known when that is over.
-    pub(crate) fn give_up(&mut self, conn: usize) {
-        let this = &self.conns[conn];
-        let id = ConnId(conn as u32);
-        let writes = this.state == State::Up && this.awaits_writes() && !this.is_unsent();
-        self.actions.push(match self.end_of(this.upstream) {
-            End::Server if writes => Action::Abandon(id),
-            _ => Action::HangUp(id),
-        });
+/// Keys that a connection remembers to delete.
+const OWED_MAX: usize = 10_000;
+
+/// A key that was written, and whether text needs base64 for it.
+pub(crate) type Owed = (Box<[u8]>, bool);
+
+/// What is not known of writes over earlier lives of a connection.
+#[derive(Default)]
+pub(crate) struct Doubts {
+    /// A write may still be executed: until then, or until some time after the next reply.
+    until: Option<Nanos>,
+    /// Keys whose last write has no known outcome: they are deleted before anything else is asked, and again when the write cannot
+    /// be executed any more.
+    owed: BTreeSet<Owed>,
+    /// Too many to know: everything is.
+    owes_all: bool,
+    /// Deletions that are on their way for good.
+    paying: usize,
+    /// Earlier connections that were given up while a write was not answered, and nothing tells when it is over.
+    unknown: u32,
+    /// Likewise, whose upstream will close them when it is.
+    lingering: u32,
+    /// When a write got no answer.
+    since: Nanos,
+}
+
+impl Doubts {
+    pub fn until(until: Option<Nanos>) -> Doubts {
+        Doubts { until, ..Doubts::default() }
     }
 
-    /// The driver keeps an abandoned connection half-open: all that was sent has arrived.
-    pub(crate) fn lingers(&mut self, conn: usize) {
-        let this = &mut self.conns[conn];
-        this.doubts = this.doubts.saturating_sub(1);
-        this.lingering += 1;
+    /// Something is to be deleted.
+    pub fn owes(&self) -> bool {
+        self.owes_all || !self.owed.is_empty()
     }
 
-    /// The upstream has closed such a connection, behind all that came over it; or has not in good time.
-    pub(crate) fn ended(&mut self, conn: usize, closed: bool) {
-        let this = &mut self.conns[conn];
-        this.lingering = this.lingering.saturating_sub(1);
+    pub fn owes_key(&self, key: &[u8]) -> bool {
+        let is_owed = |base64| self.owed.contains(&(key.into(), base64) as &Owed);
+        self.owes_all || !self.owed.is_empty() && (is_owed(false) || is_owed(true))
+    }
+
+    /// An earlier write may still be executed, or what it has brought is still to be deleted.
+    pub fn is_any(&self, now: Nanos) -> bool {
+        self.owes() || self.end(now).is_some()
+    }
+
+    /// When an earlier write cannot be executed any more; [`Nanos::MAX`] before the upstream has answered.
+    pub fn end(&self, now: Nanos) -> Option<Nanos> {
+        self.until.filter(|until| now < *until)
+    }
+
+    /// The upstream has answered nothing since a write was lost.
+    pub fn awaits_reply(&self) -> bool {
+        self.until == Some(Nanos::MAX)
+    }
+
+    /// A reply has come: earlier writes may be executed for so long more.
+    #[inline]
+    pub fn answered(&mut self, now: Nanos, doubt: Nanos) {
+        if self.until == Some(Nanos::MAX) {
+            self.until = Some(now + doubt);
+        }
+    }
+
+    /// No earlier write can be executed any more.
+    pub fn is_settled(&self) -> bool {
+        self.unknown == 0 && self.lingering == 0
+    }
+
+    pub fn is_paying(&self) -> bool {
+        self.paying > 0
+    }
+
+    /// When what is owed can be deleted for good.
+    pub fn pays_at(&self) -> Option<Nanos> {
+        let waits = self.unknown > 0 && self.lingering == 0 && self.owes() && self.paying == 0;
+        self.until.filter(|until| waits && *until < Nanos::MAX)
+    }
+
+    /// True if what is owed is to be deleted for good now.
+    pub fn may_pay(&mut self, now: Nanos) -> bool {
+        if self.until.is_some_and(|until| until <= now) {
+            self.unknown = 0;
+        }
+        self.is_settled() && self.paying == 0 && self.owes()
+    }
+
+    /// The connection is gone; `keys` of its writes are not answered, each behind its length and whether it is in base64. They
+    /// `may_come` if something of them has left.
+    pub fn lose(&mut self, mut keys: &[u8], may_come: bool, now: Nanos) {
+        if !keys.is_empty() && may_come {
+            self.until = Some(Nanos::MAX);
+            self.unknown += 1;
+        }
+        self.paying = 0;
+        let owed = self.owes();
+        while let [length, base64, rest @ ..] = keys {
+            let (key, rest) = rest.split_at(usize::from(*length));
+            if self.owed.len() < OWED_MAX {
+                let mut decoded = [0; KEY_BYTES_MAX];
+                let length = if *base64 != 0 { base64_decode(key, &mut decoded) } else { None };
+                let key = length.map_or(key, |length| &decoded[..length]);
+                self.owe(key.into(), length.is_some());
+            } else {
+                self.owes_all = true;
+            }
+            keys = rest;
+        }
+        if !owed && self.owes() {
+            self.since = now;
+        }
+    }
+
+    pub fn owe(&mut self, key: Box<[u8]>, base64: bool) {
+        self.owed.insert((key, base64));
+    }
+
+    /// Keys that are owed, for longer than a write may take: another server may delete them.
+    pub fn take_late(&mut self, now: Nanos, doubt: Nanos) -> BTreeSet<Owed> {
+        match self.since + doubt <= now {
+            true => self.take(),
+            false => BTreeSet::new(),
+        }
+    }
+
+    pub fn take(&mut self) -> BTreeSet<Owed> {
+        std::mem::take(&mut self.owed)
+    }
+
+    /// Everything was flushed, or filled anew.
+    pub fn forget_owed(&mut self) {
+        self.owed.clear();
+        self.owes_all = false;
+    }
+
+    /// Everything was filled anew, behind all writes.
+    pub fn forget(&mut self) {
+        self.forget_owed();
+        self.unknown = 0;
+    }
+
+    /// An abandoned connection is half-open: all that was sent has arrived.
+    pub fn lingers(&mut self) {
+        self.unknown = self.unknown.saturating_sub(1);
+        self.lingering += 1;
+    }
+
+    /// The upstream has closed it, behind all that came over it; or has not in good time.
+    pub fn ended(&mut self, closed: bool) {
+        self.lingering = self.lingering.saturating_sub(1);
         if !closed {
-            this.doubts += 1;
-            this.doubt = Some(Nanos::MAX);
+            self.unknown += 1;
+            self.until = Some(Nanos::MAX);
         }
-        self.settle(conn);
     }
 
-    /// When [`Proxy::settle`] is due.
-    pub(crate) fn settles_at(&self, conn: &Conn) -> Option<Nanos> {
-        let waits = conn.doubts > 0 && conn.lingering == 0 && conn.owes() && conn.paying == 0;
-        let serves = self.upstreams[conn.upstream].health == Health::Serves;
-        conn.doubt.filter(|until| waits && serves && *until < Nanos::MAX)
-    }
-
-    /// Deletes for good what is owed, if no earlier write can be executed after that.
-    pub(crate) fn settle(&mut self, conn: usize) {
-        let this = &mut self.conns[conn];
-        if this.doubt.is_some_and(|until| until <= self.now) {
-            this.doubts = 0;
+    /// Appends the deletions of what is owed, for good if so. How many they are, and each of them.
+    pub fn push(
+        &mut self,
+        out: &mut Vec<u8>,
+        is_last: bool,
+        binary: bool,
+        now: Nanos,
+    ) -> (usize, InFlight) {
+        let count = if self.owes_all {
+            push_flush(out, binary);
+            1
+        } else {
+            self.owed.iter().for_each(|(key, base64)| push_delete(out, key, *base64, binary));
+            self.owed.len()
+        };
+        if is_last {
+            self.paying = count;
         }
-        let serves = self.upstreams[this.upstream].health == Health::Serves;
-        let may_pay = this.state == State::Up && this.is_settled() && this.paying == 0;
-        if serves && may_pay && this.owes() {
-            let binary = self.is_binary(conn);
-            self.conns[conn].pay(self.now, binary);
-            self.tell_conn(conn);
-        }
+        let (kind, expect) = match (binary, self.owes_all) {
+            (true, all) => {
+                let opcode = if all { 0x08 } else { 0x04 };
+                (Kind::Binary, Expect::Binary { opcode, opaque: [0; 4] })
+            }
+            (false, true) => (Kind::Line, Expect::Ok),
+            (false, false) => (Kind::Meta, Expect::MetaDeleted(Echo::default())),
+        };
+        (count, InFlight::own(if is_last { Who::Owed } else { Who::Nobody }, kind, expect, now))
     }
 
     /// A deletion that was owed is done.
-    pub(crate) fn paid(&mut self, conn: usize) {
-        self.counters.deleted_unsure += 1;
-        self.conns[conn].paid();
-        if !self.conns[conn].owes() {
-            self.owing = self.conns.iter().any(Conn::owes);
+    pub fn paid(&mut self) {
+        self.paying -= 1;
+        if self.owes_all {
+            self.forget_owed();
+        } else {
+            self.owed.pop_first();
         }
-    }
-
-    /// What becomes of a request that goes over `conn`, where its key may have another name.
-    #[cold]
-    pub(crate) fn in_doubt_of(
-        &self,
-        conn: usize,
-        request: &Request<'_>,
-        (key, base64): (&[u8], bool),
-        name: Option<u64>,
-    ) -> InDoubt {
-        match self.is_in_doubt(conn, key, base64, name) {
-            true => InDoubt::of(request),
-            false => InDoubt::Sent,
-        }
-    }
-
-    /// Whether the last write of a key may still be executed. `conn` is one of those that it goes over.
-    #[cold]
-    pub(crate) fn is_in_doubt(
-        &self,
-        conn: usize,
-        key: &[u8],
-        base64: bool,
-        name: Option<u64>,
-    ) -> bool {
-        if is_planted(Fault::LateWritesForgotten)
-            || self.end_of(self.conns[conn].upstream) != End::Server
-        {
-            return false;
-        }
-        if let Some(name) = name {
-            let mut named = Vec::new();
-            push_name(&mut named, key, name);
-            return self.is_in_doubt(conn, &named, false, None);
-        }
-        let mut decoded = [0; KEY_BYTES_MAX];
-        let key = match base64.then(|| base64_decode(key, &mut decoded)).flatten() {
-            Some(length) => &decoded[..length],
-            None => key,
-        };
-        let conns = self.settings.conns_per_server;
-        let first = self.upstreams[self.conns[conn].upstream].first_conn;
-        let among = (conn - first) % conns;
-        [first + among, first + conns + among].iter().any(|conn| self.conns[*conn].owes_key(key))
     }
 }

@@ -1,6 +1,9 @@
 //! Requests as an upstream gets them: without what would keep it from answering, the key by the name that it has there.
 
-use mbal_wire::{Chunk, Direction, Get, Meta, Request, Storage, Verb, push_i64, push_u64};
+use mbal_wire::{
+    BINARY_REQUEST, Chunk, Direction, Frame, Get, Meta, Request, Storage, Verb, base64_encode,
+    binary_delete, push_i64, push_u64,
+};
 
 /// Appends a request that has one key. It always has a reply.
 pub(crate) fn push(out: &mut Vec<u8>, request: &Request<'_>, key: &[u8]) {
@@ -101,6 +104,40 @@ fn push_words(out: &mut Vec<u8>, meta: &Meta<'_>) {
 #[inline]
 fn words(out: &mut Vec<u8>, words: &[&[u8]]) {
     words.iter().for_each(|word| out.extend_from_slice(word));
+}
+
+pub(crate) fn push_flush(out: &mut Vec<u8>, binary: bool) {
+    match binary {
+        true => push_bare(out, 0x08),
+        false => out.extend_from_slice(b"flush_all\r\n"),
+    }
+}
+
+/// Appends a binary request that is nothing but its opcode.
+pub(crate) fn push_bare(out: &mut Vec<u8>, opcode: u8) {
+    let mut frame = [0; 24];
+    frame[..2].copy_from_slice(&[BINARY_REQUEST, opcode]);
+    out.extend_from_slice(&frame);
+}
+
+pub(crate) fn push_delete(out: &mut Vec<u8>, key: &[u8], base64: bool, binary: bool) {
+    if binary {
+        return out.extend_from_slice(&binary_delete(key));
+    }
+    out.extend_from_slice(b"md ");
+    if base64 {
+        base64_encode(key, out);
+        out.extend_from_slice(b" b");
+    } else {
+        out.extend_from_slice(key);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a request, as one that is always answered.
+pub(crate) fn push_loud(out: &mut Vec<u8>, frame: &Frame, raw: &[u8]) {
+    out.extend_from_slice(&[raw[0], frame.loud()]);
+    out.extend_from_slice(&raw[2..]);
 }
 
 #[cfg(test)]

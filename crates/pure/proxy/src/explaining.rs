@@ -3,44 +3,53 @@
 use std::collections::BTreeMap;
 
 use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_routing::ketama::KeyHash;
 use mbal_wire::{push_readable, unescaped};
 
-use crate::Nanos;
+use crate::backend::Backend;
+use crate::event::Nanos;
 use crate::hot::{HotKey, HotKeyState};
+use crate::ledger::Ledger;
 use crate::naming::{SUFFIX_BYTES, push_name};
 use crate::pool::Distribution;
-use crate::proxy::Proxy;
-use crate::upstream::{Health, State};
+use crate::upstreams::Health;
 
 const NO_KEY: &[u8] =
     b"CLIENT_ERROR stats explain KEY: a key has 1 to 250 bytes, special ones as %XX\r\n";
 
-impl Proxy {
-    /// `written` is the key as `mbal top` writes it. Each sentence is a `STAT explain` line.
-    pub(crate) fn explain(&self, written: &[u8]) -> Vec<u8> {
-        let bytes = unescaped(written);
-        let Some(key) = Key::new(&bytes) else { return NO_KEY.to_vec() };
-        let mut reply = Vec::new();
-        for sentence in self.sentences(&key) {
-            reply.extend_from_slice(format!("STAT explain {sentence}\r\n").as_bytes());
-        }
-        reply.extend_from_slice(b"END\r\n");
-        reply
+/// `written` is the key as `mbal top` writes it. Each sentence is a `STAT explain` line.
+pub(crate) fn explain(written: &[u8], backend: &Backend, ledger: &Ledger) -> Vec<u8> {
+    let bytes = unescaped(written);
+    let Some(key) = Key::new(&bytes) else { return NO_KEY.to_vec() };
+    let mut reply = Vec::new();
+    for sentence in (Explainer { backend, ledger }).sentences(&key) {
+        reply.extend_from_slice(format!("STAT explain {sentence}\r\n").as_bytes());
     }
+    reply.extend_from_slice(b"END\r\n");
+    reply
+}
 
+struct Explainer<'a> {
+    backend: &'a Backend,
+    ledger: &'a Ledger,
+}
+
+impl Explainer<'_> {
     fn sentences(&self, key: &Key<'_>) -> Vec<String> {
         let bytes = key.bytes();
-        let Some(home) = self.full.place(bytes) else {
+        let Backend { upstreams, placing, hot, peering, .. } = self.backend;
+        let now = self.ledger.now;
+        let Some(home) = placing.home(bytes) else {
             return vec!["there are no upstreams".into()];
         };
         let mut said = vec![
             format!("key {}: {}", readable(bytes), self.why(bytes)),
             format!("home {}", self.of_upstream(home)),
         ];
-        if self.upstreams[home].health != Health::Serves {
+        if !upstreams.get(home).serves() {
             said.push(self.stand_in(bytes));
         }
-        if let Some(peers) = &self.peers {
+        if let Some(peers) = peering.peers() {
             let member = peers.coordinator(key.hash());
             said.push(match member == peers.peers.own {
                 true => "coordinated by this proxy: it alone copies the key".into(),
@@ -50,17 +59,17 @@ impl Proxy {
                 ),
             });
         }
-        if let Some(doubt) = self.conns[self.conn_of(home, bytes)].doubt.filter(|at| *at > self.now)
-        {
+        let text = upstreams.conn(upstreams.conn_of(home, bytes));
+        if let Some(doubt) = text.doubts.end(now) {
             let until = match doubt {
                 Nanos::MAX => "until it answers over a new connection, and a while more".into(),
-                at => format!("for {:.1} s", seconds(at - self.now)),
+                at => format!("for {:.1} s", seconds(at - now)),
             };
             said.push(format!(
                 "a write to its home has no known outcome: it is not copied {until}"
             ));
         }
-        match (&self.control, self.hot.tell_of(key.hash(), bytes)) {
+        match (hot.control(), hot.table.tell_of(key.hash(), bytes)) {
             (None, _) => said.push("no key is copied: --imbalance-target is not given".into()),
             (Some(control), told) => {
                 let threshold = control.threshold_per_second();
@@ -82,12 +91,13 @@ impl Proxy {
 
     /// The key's hash, and how the pool is searched by it.
     fn why(&self, key: &[u8]) -> String {
-        let hashed = |hash: mbal_routing::ketama::KeyHash| format!("{:08x}", hash.place(key));
-        let count = self.order.len();
-        match self.settings.distribution {
+        let hashed = |hash: KeyHash| format!("{:08x}", hash.place(key));
+        let (order, settings) = (self.backend.placing.order(), &self.ledger.settings);
+        let count = order.len();
+        match settings.distribution {
             Distribution::Modula(hash) => {
                 let weights: u64 =
-                    self.order.iter().map(|at| u64::from(self.settings.servers[*at].weight)).sum();
+                    order.iter().map(|at| u64::from(settings.servers[*at].weight)).sum();
                 format!(
                     "hash {} {}, its remainder by {weights} among {count} upstreams in the order of their names",
                     hash.name(),
@@ -108,11 +118,9 @@ impl Proxy {
 
     /// An upstream, and how it is.
     fn of_upstream(&self, number: usize) -> String {
-        let upstream = &self.upstreams[number];
-        let conns = &self.conns[upstream.first_conn..][..2 * self.settings.conns_per_server];
-        let up = conns.iter().filter(|conn| conn.state == State::Up).count();
-        let waiting: usize = conns.iter().map(|conn| conn.asked.len()).sum();
-        let state = match (upstream.health, up) {
+        let (upstream, told) =
+            (self.backend.upstreams.get(number), self.backend.upstreams.stats(number));
+        let state = match (upstream.health, told.connections) {
             (Health::Ejected, _) => "left out until it has deleted what it has missed",
             (Health::Gone, _) => "leaving",
             (Health::Serves, 0) => "down",
@@ -122,22 +130,22 @@ impl Proxy {
             0 => String::new(),
             count => format!(", {count} failures in a row"),
         };
-        let server = &self.settings.servers[number];
+        let server = &self.ledger.settings.servers[number];
         let name = server.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
-        format!("{}{name}: {state}, {waiting} requests not answered{failures}", upstream.name)
+        format!("{}{name}: {state}, {} requests not answered{failures}", told.name, told.waiting)
     }
 
     /// Where a key is while its home is left out.
     fn stand_in(&self, key: &[u8]) -> String {
-        match self.present.place(key) {
+        match self.backend.placing.stand_in(key) {
             None => "nobody stands in: no upstream serves".into(),
             Some(_) if KEY_BYTES_MAX < key.len() + SUFFIX_BYTES => {
                 "nobody stands in: the key is too long for another name".into()
             }
             Some(there) => format!(
                 "meanwhile {} stands in, under the name {}; what is stored there ends with its return",
-                self.upstreams[there].name,
-                named(key, self.epoch)
+                self.backend.upstreams.get(there).name,
+                named(key, self.backend.placing.epoch())
             ),
         }
     }
@@ -153,16 +161,16 @@ impl Proxy {
             }
             HotKeyState::Cold => said.push("read at home; the next read has it copied".into()),
             HotKeyState::Filling => said.push("read at home, which is asked for the value".into()),
-            HotKeyState::Cached(until) if self.now < *until => said.push(format!(
+            HotKeyState::Cached(until) if self.ledger.now < *until => said.push(format!(
                 "get of this key alone is answered from the proxy's memory, for {:.0} s{}",
-                seconds(until - self.now),
+                seconds(until - self.ledger.now),
                 if *often_written { ": it is written too often for copies" } else { "" }
             )),
             HotKeyState::Cached(_) => {
                 said.push("read at home: what the proxy has is too old".into())
             }
             HotKeyState::Copied(copies, since) => {
-                let age = seconds(self.now.saturating_sub(*since));
+                let age = seconds(self.ledger.now.saturating_sub(*since));
                 said.push(format!(
                     "copied for {age:.1} s; a read goes to the idler of two of these"
                 ));
@@ -180,7 +188,8 @@ impl Proxy {
         }
         let all = copies.len();
         let one = |((conn, name), (count, stored)): ((u32, Option<u64>), (usize, bool))| {
-            let upstream = &self.upstreams[self.conns[conn as usize].upstream].name;
+            let upstreams = &self.backend.upstreams;
+            let upstream = &upstreams.get(upstreams.conn(conn as usize).upstream).name;
             let name =
                 name.map_or("home".into(), |name| format!("under the name {}", named(key, name)));
             let waits = if stored { "" } else { "; it has not said STORED, home is read instead" };

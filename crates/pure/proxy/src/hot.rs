@@ -7,14 +7,16 @@ mod telling;
 mod through;
 
 pub(crate) use telling::{HotKey, HotKeyState};
-pub(crate) use through::{AskId, Reader};
+pub(crate) use through::{AskId, Reader, Through};
 
 use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_random::{Random, mix};
 
-use crate::Nanos;
+use crate::event::Nanos;
+use crate::keeping::Kept;
+use crate::naming::push_name;
 
 /// A copy is made anew after so long: its item lives little longer.
 const AGE_NS_MAX: Nanos = 30_000_000_000;
@@ -44,13 +46,6 @@ enum State {
         kept: Kept,
         until: Nanos,
     },
-}
-
-/// An item in the proxy's own cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
-    pub flags: u32,
-    pub value: Vec<u8>,
 }
 
 /// A key that is hot.
@@ -101,7 +96,7 @@ pub(crate) struct HotTable {
     next_epoch: u64,
     random: Random,
     /// No fills before this: a `flush_all` is to come.
-    pub suspended_until: Nanos,
+    suspended_until: Nanos,
 }
 
 /// A copy that is not read any more: its connection, and its name.
@@ -116,6 +111,15 @@ impl HotTable {
             random: Random::new(seed),
             suspended_until: 0,
         }
+    }
+
+    /// No fills before this.
+    pub fn suspend(&mut self, until: Nanos) {
+        self.suspended_until = until.max(self.suspended_until);
+    }
+
+    pub fn is_suspended(&self, now: Nanos) -> bool {
+        now < self.suspended_until
     }
 
     pub fn is_empty(&self) -> bool {
@@ -152,7 +156,7 @@ impl HotTable {
     ) -> Read<'_> {
         let place = self.random.word();
         let epoch = self.epoch();
-        let may_fill = may_fill && self.suspended_until <= now;
+        let may_fill = may_fill && !self.is_suspended(now);
         let Some(hot) = self.keys.get_mut(&hash).filter(|hot| hot.key == key) else {
             return Read::Home;
         };
@@ -322,7 +326,7 @@ impl Hot {
                 if let Some(name) = copy.name.filter(|_| !seen.contains(&copy.conn)) {
                     seen.push(copy.conn);
                     let mut named = Vec::new();
-                    crate::naming::push_name(&mut named, &self.key, name);
+                    push_name(&mut named, &self.key, name);
                     left.push((copy.conn, named));
                 }
             }

@@ -1,13 +1,18 @@
-//! Keys that are hot and often written (NetKV, ICAC 2016, §IV.F): what is written to them is kept, and reads wait for it.
+//! Items of hot keys: what a fill has brought, what a write brings, and reads that either answers.
 //!
-//! A read that waits for the last write of its key gets what it would have got behind it, at the key's home. Reads of the home are
-//! answered on the connection of the writes.
+//! What is written to keys that are often written is kept (NetKV, ICAC 2016, §IV.F), and reads wait for it. A read that waits for the
+//! last write of its key gets what it would have got behind it, at the key's home: reads of the home are answered on the connection
+//! of the writes.
 
-use mbal_wire::{Chunk, Get, Meta, Request, Storage, Verb, push_u64, push_value, words_of};
+use mbal_wire::{
+    Chunk, Get, Meta, Request, Storage, Verb, parse_u64, push_u64, push_value, words_of,
+};
 
-use crate::hot::{AskId, Kept, Reader};
-use crate::proxy::Proxy;
-use crate::steering::{COPY_SECONDS_MAX, SECOND, is_plain};
+use crate::event::Nanos;
+
+/// A copy's item lives for so many seconds at most: what a proxy leaves behind goes by itself.
+pub(crate) const COPY_SECONDS_MAX: i64 = 60;
+pub(crate) const SECOND: Nanos = 1_000_000_000;
 
 /// A longer value is not kept in the proxy's own cache.
 pub(crate) const KEPT_BYTES_MAX: usize = 64 << 10;
@@ -15,6 +20,23 @@ pub(crate) const KEPT_BYTES_MAX: usize = 64 << 10;
 const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 /// Servers refuse longer ones.
 const OPAQUE_BYTES_MAX: usize = 32;
+
+/// An item in the proxy's own cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub flags: u32,
+    pub value: Vec<u8>,
+}
+
+/// True if a copy shows all that the request asks for, and nothing changes by it.
+pub(crate) fn is_plain(request: &Request<'_>) -> bool {
+    let plain = |meta: &Meta<'_>| meta.words().all(|word| b"vfkOqs".contains(&word[0]));
+    match request {
+        Request::Get(get) => !get.cas && get.touch.is_none(),
+        Request::MetaGet(meta) => plain(meta),
+        _ => false,
+    }
+}
 
 /// How a read is answered.
 #[derive(Debug)]
@@ -90,7 +112,7 @@ fn push_meta(out: &mut Vec<u8>, key: &[u8], Kept { flags, value }: &Kept, words:
 
 /// What a request writes, and for how many seconds it is kept: a whole value under no condition. The time that it lives has to be
 /// known here.
-fn written(request: &Request<'_>) -> Option<(Kept, i64)> {
+pub(crate) fn written(request: &Request<'_>) -> Option<(Kept, i64)> {
     let is_plain = |meta: &Meta<'_>| meta.words().all(|word| b"FTkOq".contains(&word[0]));
     let (flags, exptime, chunk) = match *request {
         Request::Store(Storage { verb: Verb::Set, flags, exptime, chunk, .. }) => {
@@ -114,55 +136,30 @@ fn written(request: &Request<'_>) -> Option<(Kept, i64)> {
     }
 }
 
-impl Proxy {
-    /// A request that may change a key is about to be sent to its home.
-    pub(crate) fn writes(&mut self, request: &Request<'_>, hash: u64, key: &[u8]) {
-        self.end_copies(hash, key);
-        let Some((kept, seconds)) = written(request) else { return };
-        let may_keep = self.hot.takes_writes(hash, key, kept.value.len(), self.now)
-            && self.may_fill(hash, key);
-        if !may_keep {
-            return;
-        }
-        let home = self.full.place(key).expect("it may be filled");
-        let conn = self.conn_of(home, key);
-        if self.admit(conn).is_ok() {
-            let ask = (conn as u32, self.conns[conn].asked_in_all());
-            self.hot.write_through(hash, ask, kept, self.now + seconds as u64 * SECOND);
-        }
-    }
+/// What a fill has brought.
+pub(crate) struct Item<'a> {
+    pub flags: u32,
+    /// That a copy of it lives.
+    pub seconds: i64,
+    pub value: &'a [u8],
+}
 
-    /// A read gets what a write brings, when the home has stored that.
-    pub(crate) fn read_behind(&mut self, ask: AskId, client: u32, shape: Shape) {
-        let number = self.clients[client as usize].push(crate::client::Slot::Waiting);
-        self.hot.wait(ask, Reader { client, number, shape });
-    }
-
-    /// The reply to a write.
-    pub(crate) fn wrote(&mut self, ask: AskId, reply: &[u8]) {
-        // A server that refuses a value has dropped the one before.
-        let stored = reply == b"STORED\r\n" || reply.starts_with(b"HD");
-        let Some((through, is_kept)) = self.hot.wrote(ask, stored) else { return };
-        let (hits, misses) = (&mut self.counters.written_hits, &mut self.counters.get_misses);
-        *if stored { hits } else { misses } += through.readers.len() as u64;
-        self.counters.get_hits += if stored { through.readers.len() as u64 } else { 0 };
-        self.counters.cache_writes += u64::from(is_kept);
-        let kept = Some(&through.kept).filter(|_| stored);
-        for Reader { client, number, shape } in through.readers {
-            self.clients[client as usize]
-                .answer(number, &mut self.spare, |out| shape.push(out, &through.key, kept));
-            self.answered(client);
+impl<'a> Item<'a> {
+    /// `VA LENGTH fFLAGS tSECONDS`, and the value.
+    pub fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
+        let end = memchr::memchr(b'\n', reply)?;
+        let line = std::str::from_utf8(reply[..end].strip_prefix(b"VA ")?).ok()?;
+        let mut words = line.split_ascii_whitespace();
+        let value_bytes = parse_u64(words.next()?.as_bytes())? as usize;
+        let flags = words.next()?.strip_prefix('f')?.parse().ok()?;
+        let seconds: i64 = words.next()?.strip_prefix('t')?.parse().ok()?;
+        // An item that is stale, or waits for somebody who won it, is no value to copy.
+        if words.next().is_some() {
+            return None;
         }
-    }
-
-    /// A connection is gone.
-    pub(crate) fn lose_written(&mut self, conn: usize, error: &'static [u8]) {
-        for Reader { client, number, .. } in self.hot.lost(conn as u32) {
-            self.counters.errors += 1;
-            let push = |out: &mut Vec<u8>| out.extend_from_slice(error);
-            self.clients[client as usize].answer(number, &mut self.spare, push);
-            self.answered(client);
-        }
+        let seconds =
+            if seconds < 0 { COPY_SECONDS_MAX } else { (seconds - 1).min(COPY_SECONDS_MAX) };
+        Some(Item { flags, seconds, value: reply.get(end + 1..end + 1 + value_bytes)? })
     }
 }
 

@@ -17,11 +17,8 @@ use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_routing::Point;
 use mbal_wire::{Admin, Request, base64_decode, next_word};
 
-use crate::Nanos;
-use crate::proxy::Proxy;
-use crate::reply::Kind;
-use crate::steering::{FILLS, Item, SECOND};
-use crate::upstream::{Health, Who};
+use crate::event::Nanos;
+use crate::keeping::{Item, SECOND};
 
 /// What the kernel's data plane is to do, before anything else that the proxy asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +78,7 @@ impl Entry {
 }
 
 impl KernelTable {
-    fn new(answer_bytes_max: usize) -> KernelTable {
+    pub fn new(answer_bytes_max: usize) -> KernelTable {
         KernelTable {
             keys: BTreeMap::new(),
             answer_bytes_max,
@@ -106,7 +103,7 @@ impl KernelTable {
         self.keys.values().any(|entry| entry.leaving.is_some())
     }
 
-    fn forgot(&mut self, number: u64) {
+    pub fn forgot(&mut self, number: u64) {
         for entry in self.keys.values_mut() {
             entry.leaving = entry.leaving.filter(|leaving| number < *leaving);
         }
@@ -137,7 +134,7 @@ impl KernelTable {
     }
 
     /// Keys whose values the kernel lacks, or will lack before `until`.
-    fn wanting(&self, until: Nanos) -> Vec<(u64, Box<[u8]>)> {
+    pub fn wanting(&self, until: Nanos) -> Vec<(u64, Box<[u8]>)> {
         let wants = |(_, entry): &(&u64, &Entry)| {
             entry.is_hot
                 && entry.leaving.is_none()
@@ -148,13 +145,13 @@ impl KernelTable {
     }
 
     /// The number of a fill that is asked for.
-    fn fill(&mut self, hash: u64) -> u64 {
+    pub fn fill(&mut self, hash: u64) -> u64 {
         self.number += 1;
         self.keys.get_mut(&hash).expect("it is wanting").filling = Some(self.number);
         self.number
     }
 
-    fn filled(&mut self, hash: u64, number: u64, item: Option<Item<'_>>, now: Nanos) {
+    pub fn filled(&mut self, hash: u64, number: u64, item: Option<Item<'_>>, now: Nanos) {
         let Some(entry) = self.keys.get_mut(&hash) else { return };
         if entry.filling != Some(number) {
             return;
@@ -176,67 +173,36 @@ impl KernelTable {
     pub fn answered(&self) -> usize {
         self.keys.values().filter(|entry| entry.answered.is_some()).count()
     }
-}
 
-impl Proxy {
-    /// Before [`Proxy::start`]: there is a data plane in the kernel, which takes answers of so many bytes. It answers hot keys
-    /// if there is [`crate::Settings::replication`]; there are no peers then.
-    pub fn with_kernel(mut self, answer_bytes_max: usize) -> Proxy {
-        assert!(self.peers.is_none(), "the kernel does not know what peers promise");
-        self.kernel = Some(KernelTable::new(answer_bytes_max));
-        self
-    }
-
-    /// What the kernel is to do, in this order, before what [`Proxy::take_actions`] says. O(connections).
-    pub fn take_kernel_changes(&mut self) -> Vec<KernelChange> {
-        if self.kernel.is_none() {
-            return Vec::new();
-        }
-        let upstream =
-            |number: &usize| KernelUpstream { number: *number, serves: self.is_sure(*number) };
-        let upstreams: Vec<KernelUpstream> = self.order.iter().map(upstream).collect();
-        let kernel = self.kernel.as_mut().expect("it was looked at");
-        let mut changes = std::mem::take(&mut kernel.changes);
-        let changed_at = Some(self.counters.pool_changes);
-        if kernel.told != upstreams || kernel.told_at != changed_at {
-            (kernel.told, kernel.told_at) = (upstreams.clone(), changed_at);
-            changes.insert(0, KernelChange::Ring { points: self.full.points(), upstreams });
+    /// What the kernel is to do, in this order. `upstreams` are those in the pool, which was changed so often.
+    pub fn take_changes(
+        &mut self,
+        upstreams: Vec<KernelUpstream>,
+        changed_at: u64,
+        points: impl FnOnce() -> Vec<Point>,
+    ) -> Vec<KernelChange> {
+        let mut changes = std::mem::take(&mut self.changes);
+        if self.told != upstreams || self.told_at != Some(changed_at) {
+            (self.told, self.told_at) = (upstreams.clone(), Some(changed_at));
+            changes.insert(0, KernelChange::Ring { points: points(), upstreams });
         }
         changes
     }
 
-    /// Reads may go to this upstream past the proxy: it has its keys, and owes no deletion.
-    fn is_sure(&self, upstream: usize) -> bool {
-        let this = &self.upstreams[upstream];
-        let conns = &self.conns[this.first_conn..][..2 * self.settings.conns_per_server];
-        let owes = conns.iter().any(|conn| conn.owes_all || !conn.owed.is_empty());
-        this.health == Health::Serves && (!owes || is_planted(Fault::KernelReadsUnsure))
-    }
-
     /// True if a request waits until the kernel has forgotten its key.
-    #[inline]
-    pub(crate) fn waits_for_kernel(&mut self, request: &Request<'_>) -> bool {
-        match &mut self.kernel {
-            Some(kernel) if !kernel.keys.is_empty() => {}
-            _ => return false,
-        }
-        self.must_forget(request)
-    }
-
-    fn must_forget(&mut self, request: &Request<'_>) -> bool {
-        let kernel = self.kernel.as_mut().expect("it was looked at");
-        if is_planted(Fault::KernelAnswersOutliveWrites) {
+    pub fn holds(&mut self, request: &Request<'_>) -> bool {
+        if self.keys.is_empty() || is_planted(Fault::KernelAnswersOutliveWrites) {
             return false;
         }
         if let Request::Admin { command: Admin::FlushAll { .. }, .. } = request {
-            return kernel.must_forget_all();
+            return self.must_forget_all();
         }
         if let Request::Get(get) = request {
             let mut must = false;
             let mut rest = if get.touch.is_some() { get.keys } else { b"" };
             while let Some((key, tail)) = next_word(rest) {
                 // All of them leave at once.
-                must |= Key::new(key).is_some_and(|key| kernel.must_forget(key.hash()));
+                must |= Key::new(key).is_some_and(|key| self.must_forget(key.hash()));
                 rest = tail;
             }
             return must;
@@ -250,53 +216,6 @@ impl Proxy {
                 None => return false,
             },
         };
-        Key::new(key).is_some_and(|key| kernel.must_forget(key.hash()))
-    }
-
-    /// All that was told to be forgotten up to this number is.
-    pub(crate) fn kernel_forgot(&mut self, number: u64) {
-        if let Some(kernel) = &mut self.kernel {
-            kernel.forgot(number);
-            self.let_all_go_on();
-        }
-    }
-
-    /// The kernel has seen a read of this key, one of as many as the proxy looks at.
-    pub(crate) fn sampled(&mut self, key: &[u8]) {
-        if let (Some(control), Some(key)) = (&mut self.control, Key::new(key)) {
-            control.count(key.bytes(), key.hash());
-        }
-    }
-
-    /// Asks the homes of hot keys for values that the kernel lacks.
-    pub(crate) fn fill_kernel(&mut self) {
-        let (Some(kernel), Some(control)) = (&self.kernel, &self.control) else { return };
-        // They are looked at once an interval.
-        let until = self.now + 2 * control.replication.interval;
-        for (hash, key) in kernel.wanting(until) {
-            let home = self.full.place(&key).expect("a pool has servers");
-            let conn = self.conn_of(home, &key);
-            // What binary was asked before has no order with this; what it is asked later ends the fill.
-            let binary = &self.conns[conn + self.settings.conns_per_server];
-            let is_settled = binary.asked.is_empty() && self.hot.suspended_until <= self.now;
-            if !is_settled || !self.may_fill(hash, &key) || self.admit(conn).is_err() {
-                continue;
-            }
-            let number = self.kernel.as_mut().expect("it was looked at").fill(hash);
-            self.push_fill(conn, &key);
-            self.ask_own(conn, Kind::Meta, FILLS, Who::KernelFill { hash, number });
-        }
-    }
-
-    /// A home has answered; nothing if its connection is gone.
-    pub(crate) fn kernel_filled(&mut self, hash: u64, number: u64, reply: &[u8]) {
-        if let Some(kernel) = &mut self.kernel {
-            kernel.filled(hash, number, Item::parse(reply), self.now);
-        }
-    }
-
-    /// Keys that the kernel answers.
-    pub fn kernel_keys(&self) -> usize {
-        self.kernel.as_ref().map_or(0, KernelTable::answered)
+        Key::new(key).is_some_and(|key| self.must_forget(key.hash()))
     }
 }

@@ -19,113 +19,69 @@
 
 #![forbid(unsafe_code)]
 
-mod administering;
-mod answering;
+// A client's bytes, and what becomes of them.
 mod asking;
 mod asking_many;
 mod binary;
-mod buffers;
+mod proxy;
+mod reading;
+// And back.
+mod answering;
+// Clients.
 mod client;
+mod merge;
+mod replies;
+mod sessions;
+// What is behind.
+mod backend;
 mod clusters;
-mod control;
-mod counting;
-mod datagram;
+mod members;
+mod missed;
+mod placing;
+mod pool;
+// Connections to upstreams.
+mod conn;
 mod doubt;
 mod encode;
 mod expect;
-mod explaining;
-mod health;
+mod inflight;
+mod naming;
+mod refusal;
+mod reply;
+mod upstreams;
+// Hot keys.
+mod control;
 mod hot;
-mod insights;
+mod hot_keys;
 mod keeping;
 mod kernel;
-mod leaving;
-mod members;
-mod merge;
-mod missed;
-mod naming;
-mod passing;
-mod peers;
-mod placing;
-mod pool;
-mod promises;
-mod proxy;
-mod reply;
-mod resting;
-mod session;
-mod stats;
 mod steering;
-mod upstream;
+// Other proxies.
+mod peering;
+mod peers;
+mod promises;
+// What is told.
+mod administering;
+mod counting;
+mod explaining;
+mod insights;
+mod stats;
+// What all use.
+mod buffers;
+mod event;
+mod ledger;
+mod resting;
+mod settings;
 
 pub use control::Replication;
 pub use counting::{ByClass, Class, Latency};
+pub use event::{Action, ClientId, ConnId, Event, Nanos};
 pub use kernel::{KernelChange, KernelUpstream};
 pub use mbal_balance::Threshold;
 pub use mbal_routing::Point;
 pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
 pub use peers::Peers;
 pub use pool::Distribution;
-pub use proxy::{Action, ClientId, ConnId, Event, Proxy};
+pub use proxy::Proxy;
+pub use settings::{Limits, Settings};
 pub use stats::{Copies, Counters, Stats, UpstreamState, UpstreamStats};
-
-/// Nanoseconds of the proxy's clock.
-pub type Nanos = u64;
-
-/// What a proxy needs to know.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub servers: Vec<RingServer>,
-    pub distribution: Distribution,
-    /// To each upstream.
-    pub conns_per_server: usize,
-    /// An upstream that has not answered for so long has failed.
-    pub timeout: Nanos,
-    /// Keys of an upstream that fails [`Settings::failures_max`] times in a row go to the others.
-    pub eject: bool,
-    pub failures_max: u32,
-    /// An upstream that failed is tried again so often.
-    pub retry: Nanos,
-    pub limits: Limits,
-    /// Hot keys get copies. Only where nobody writes the same keys but this proxy and its [`Settings::peers`].
-    pub replication: Option<Replication>,
-    /// Other proxies that do likewise, and do not eject either.
-    pub peers: Option<Peers>,
-    /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.
-    pub doubt: Nanos,
-    /// Of the process, and the second of the calendar at which the clock began: `stats` tells them.
-    pub pid: u32,
-    pub started_at: u64,
-    /// What `version` answers.
-    pub version: String,
-    /// Of random bits, for the names of keys that are not where their hash says.
-    pub seed: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Larger items are refused: `SERVER_ERROR object too large for cache`.
-    pub item_bytes_max: usize,
-    /// A client with so many requests that are not answered is not read.
-    pub client_requests_max: usize,
-    /// A client is not read when it has so many bytes of replies that it has not taken, or that are expected by the size of its last ones.
-    pub client_output_bytes_max: usize,
-    /// So many bytes of replies are kept for clients that have not taken them, and a sixteenth more. Beyond that, who has most is cut off.
-    pub kept_bytes_max: usize,
-    /// A connection to an upstream with so many requests that are not answered gets no more: `SERVER_ERROR upstream is busy`.
-    pub conn_requests_max: usize,
-    /// Likewise, bytes that it has not taken.
-    pub conn_output_bytes_max: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            item_bytes_max: 1 << 20,
-            client_requests_max: 1024,
-            client_output_bytes_max: 1 << 20,
-            kept_bytes_max: 256 << 20,
-            conn_requests_max: 64 << 10,
-            conn_output_bytes_max: 16 << 20,
-        }
-    }
-}

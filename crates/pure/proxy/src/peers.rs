@@ -9,7 +9,7 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_random::mix;
 
-use crate::Nanos;
+use crate::event::Nanos;
 
 /// Within a lease, a coordinator says so often that it is there.
 const BEATS_PER_LEASE: u64 = 8;

@@ -2,49 +2,134 @@
 
 use mbal_model::KEY_BYTES_MAX;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_routing::ketama::KeyHash;
+use mbal_routing::Point;
+use mbal_routing::ketama::{KeyHash, RingServer};
 use mbal_wire::base64_decode;
 
+use crate::encode::push_delete;
+use crate::expect::Expect;
+use crate::inflight::{InFlight, Who};
+use crate::ledger::Ledger;
 use crate::naming::SUFFIX_BYTES;
-use crate::proxy::Proxy;
-use crate::upstream::{Health, State};
+use crate::pool::Pool;
+use crate::refusal::{DOWN, Refusal};
+use crate::reply::Kind;
+use crate::settings::Settings;
+use crate::upstreams::Upstreams;
 
-/// Why an upstream is not asked.
-pub(crate) type Refusal = &'static [u8];
+/// Which upstreams have which keys.
+pub(crate) struct Placing {
+    /// All upstreams in the pool, and those that serve.
+    full: Pool,
+    present: Pool,
+    all_present: bool,
+    /// Numbers of the upstreams in the pool, in its order.
+    order: Vec<usize>,
+    /// Names of keys that are not where their hash says end with it.
+    epoch: u64,
+}
 
-pub(crate) const DOWN: Refusal = b"SERVER_ERROR upstream is down\r\n";
-const BUSY: Refusal = b"SERVER_ERROR upstream is busy\r\n";
+/// Of these upstreams, those that are `present`.
+fn pool(settings: &Settings, order: &[usize], present: impl Fn(usize) -> bool) -> Pool {
+    let members = order.iter().filter(|number| present(**number));
+    let members: Vec<(usize, &RingServer)> =
+        members.map(|number| (*number, &settings.servers[*number])).collect();
+    Pool::new(settings.distribution, &members)
+}
 
-impl Proxy {
+impl Placing {
+    pub fn new(settings: &Settings) -> Placing {
+        let order: Vec<usize> = (0..settings.servers.len()).collect();
+        let all = || pool(settings, &order, |_| true);
+        let (full, present) = (all(), all());
+        Placing { full, present, all_present: true, order, epoch: settings.seed }
+    }
+
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// The pool is about to change: nobody is in it. Who was.
+    pub fn take_order(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.order)
+    }
+
+    pub fn set_order(&mut self, order: Vec<usize>, settings: &Settings) {
+        self.order = order;
+        self.full = pool(settings, &self.order, |_| true);
+    }
+
+    /// Another upstream serves, or one no more.
+    pub fn place_again(&mut self, upstreams: &Upstreams, settings: &Settings) {
+        self.epoch = self.epoch.wrapping_add(1);
+        let serves = |number: usize| upstreams.get(number).serves();
+        self.present = pool(settings, &self.order, serves);
+        self.all_present = self.order.iter().all(|number| serves(*number));
+    }
+
+    pub fn all_present(&self) -> bool {
+        self.all_present
+    }
+
+    /// The upstream that a key's hash says. `None`: there is none.
+    #[inline]
+    pub fn home(&self, key: &[u8]) -> Option<usize> {
+        self.full.place(key)
+    }
+
+    /// Where a key is while its home does not serve.
+    pub fn stand_in(&self, key: &[u8]) -> Option<usize> {
+        self.present.place(key)
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Of the ring, in order. None if keys are placed by remainder.
+    pub fn points(&self) -> Vec<Point> {
+        self.full.points()
+    }
+
     /// The connection for a key, and what the name is made of that it has there, if it has another.
     #[inline]
-    pub(crate) fn route(
-        &mut self,
+    pub fn route(
+        &self,
         key: &[u8],
         base64: bool,
+        upstreams: &mut Upstreams,
+        ledger: &mut Ledger,
     ) -> Result<(usize, Option<u64>), Refusal> {
         // An item has one place, however its key is spelled.
         if base64 {
             let mut decoded = [0; KEY_BYTES_MAX];
             let length = base64_decode(key, &mut decoded);
-            return self.route_to(length.map_or(key, |length| &decoded[..length]), true);
+            let key = length.map_or(key, |length| &decoded[..length]);
+            return self.route_to(key, true, upstreams, ledger);
         }
-        self.route_to(key, false)
+        self.route_to(key, false, upstreams, ledger)
     }
 
     /// Likewise for a key as it is hashed. One that came in base64 has no other name.
     #[inline]
-    fn route_to(&mut self, key: &[u8], base64: bool) -> Result<(usize, Option<u64>), Refusal> {
-        let home = self.full.place(key).ok_or(DOWN)?;
-        if self.upstreams[home].cluster.is_some() {
-            return self.route_in_cluster(home, key, false).map(|conn| (conn, None));
+    fn route_to(
+        &self,
+        key: &[u8],
+        base64: bool,
+        upstreams: &mut Upstreams,
+        ledger: &mut Ledger,
+    ) -> Result<(usize, Option<u64>), Refusal> {
+        let home = self.home(key).ok_or(DOWN)?;
+        if upstreams.get(home).cluster.is_some() {
+            let conn = self.route_in_cluster(home, key, false, upstreams, ledger)?;
+            return Ok((conn, None));
         }
         // Keys of an upstream that serves stay there: what it has would be older when they came back.
-        let serves = self.all_present
-            || self.upstreams[home].health == Health::Serves && !is_planted(Fault::AllKeysMove);
+        let serves =
+            self.all_present || upstreams.get(home).serves() && !is_planted(Fault::AllKeysMove);
         let (upstream, name) = match serves {
             true => (home, None),
-            false => match self.present.place(key) {
+            false => match self.stand_in(key) {
                 None => return Err(DOWN),
                 Some(there) => (there, (there != home).then_some(self.epoch)),
             },
@@ -52,51 +137,131 @@ impl Proxy {
         if name.is_some() && (base64 || KEY_BYTES_MAX < key.len() + SUFFIX_BYTES) {
             return Err(DOWN);
         }
-        let conn = self.conn_of(upstream, key);
-        self.admit(conn)?;
+        let conn = upstreams.conn_of(upstream, key);
+        upstreams.admit(conn, ledger)?;
         Ok((conn, name))
     }
 
-    /// The connection over which an upstream is asked for a key: always the same, so that its requests stay in order.
-    #[inline]
-    pub(crate) fn conn_of(&self, upstream: usize, key: &[u8]) -> usize {
-        let conns = self.settings.conns_per_server;
-        let among = if conns == 1 { 0 } else { KeyHash::OneAtATime.place(key) as usize % conns };
-        self.upstreams[upstream].first_conn + among
-    }
-
     /// Likewise for binary. A key whose upstream is ejected is nowhere.
-    pub(crate) fn route_binary(&mut self, key: &[u8]) -> Result<usize, Refusal> {
-        let home = self.full.place(key).ok_or(DOWN)?;
-        if self.upstreams[home].cluster.is_some() {
-            return self.route_in_cluster(home, key, true);
+    pub fn route_binary(
+        &self,
+        key: &[u8],
+        upstreams: &mut Upstreams,
+        ledger: &mut Ledger,
+    ) -> Result<usize, Refusal> {
+        let home = self.home(key).ok_or(DOWN)?;
+        if upstreams.get(home).cluster.is_some() {
+            return self.route_in_cluster(home, key, true, upstreams, ledger);
         }
-        if self.upstreams[home].health != Health::Serves {
+        if !upstreams.get(home).serves() {
             return Err(DOWN);
         }
-        let conn = self.conn_of(home, key) + self.settings.conns_per_server;
-        self.admit(conn)?;
+        let [_, conn] = upstreams.both_of(home, key);
+        upstreams.admit(conn, ledger)?;
         Ok(conn)
     }
 
-    /// Whether a connection takes one more request.
-    #[inline]
-    pub(crate) fn admit(&mut self, conn: usize) -> Result<(), Refusal> {
-        let this = &self.conns[conn];
-        match this.state {
-            State::Closed { retry_at } if retry_at <= self.now => self.dial(conn),
-            // It was closed since nobody used it.
-            State::Closed { .. } if self.upstreams[this.upstream].failures == 0 => self.dial(conn),
-            State::Closed { .. } => return Err(DOWN),
-            State::Dialing { .. } | State::Up => {}
+    /// The connection for a key whose upstream is of a cluster.
+    fn route_in_cluster(
+        &self,
+        home: usize,
+        key: &[u8],
+        binary: bool,
+        upstreams: &mut Upstreams,
+        ledger: &mut Ledger,
+    ) -> Result<usize, Refusal> {
+        let cluster = upstreams.get(home).cluster;
+        let own = upstreams.both_of(home, key);
+        let text = own[0];
+        let among = text - upstreams.first_conn(home);
+        let kind_of = |upstreams: &Upstreams, text| match binary {
+            true => upstreams.binary(text),
+            false => text,
+        };
+        let is_its = |upstreams: &Upstreams, number| upstreams.get(number).cluster == cluster;
+        if upstreams.is_owing() {
+            // A write of unknown outcome that went another way is to be over first.
+            let owes = |text| {
+                let both = [text, upstreams.binary(text)];
+                both.iter().any(|conn| upstreams.conn(*conn).doubts.owes_key(key))
+            };
+            let owes_there = |number: usize| {
+                let conn = upstreams.first_conn(number) + among;
+                is_its(upstreams, number) && conn != text && owes(conn)
+            };
+            let is_lost = !upstreams.conn(text).is_up() && owes(text);
+            if is_lost || (0..upstreams.servers()).any(owes_there) {
+                return Err(DOWN);
+            }
         }
-        let limits = &self.settings.limits;
-        let this = &self.conns[conn];
-        match this.asked.len() < limits.conn_requests_max
-            && this.out.len() < limits.conn_output_bytes_max
-        {
-            true => Ok(()),
-            false => Err(BUSY),
+        let conn = kind_of(upstreams, text);
+        if upstreams.conn(text).is_up() || !upstreams.conn(conn).is_idle() {
+            upstreams.admit(conn, ledger)?;
+            return Ok(conn);
         }
+        let hash = u64::from(KeyHash::OneAtATime.place(key));
+        let is_up = |number: &&usize| {
+            is_its(upstreams, **number)
+                && upstreams.get(**number).serves()
+                && upstreams.conn(upstreams.first_conn(**number) + among).is_up()
+        };
+        let weight = |number: &&usize| mbal_random::mix(hash ^ ((**number as u64) << 32));
+        let Some(there) = self.order.iter().filter(is_up).max_by_key(weight) else {
+            upstreams.admit(conn, ledger)?;
+            return Ok(conn);
+        };
+        let conn = kind_of(upstreams, upstreams.first_conn(*there) + among);
+        upstreams.admit(conn, ledger)?;
+        upstreams.conn_mut(text).is_stood_for = true;
+        ledger.counters.failovers += 1;
+        Ok(conn)
+    }
+
+    /// Where `flush_all` goes in clusters: one connection of each; an error if one of them has none.
+    pub fn flushes_of_clusters(
+        &self,
+        binary: bool,
+        upstreams: &mut Upstreams,
+        ledger: &mut Ledger,
+    ) -> Vec<Result<usize, Refusal>> {
+        let mut asked: Vec<(u16, Result<usize, Refusal>)> = Vec::new();
+        for number in &self.order {
+            let Some(cluster) = upstreams.get(*number).cluster else { continue };
+            let text = upstreams.first_conn(*number);
+            let conn = if binary { upstreams.binary(text) } else { text };
+            let found = match upstreams.conn(text).is_up() {
+                true => upstreams.admit(conn, ledger).map(|()| conn),
+                false => Err(DOWN),
+            };
+            match asked.iter_mut().find(|(other, _)| *other == cluster) {
+                None => asked.push((cluster, found)),
+                Some((_, before)) if before.is_err() => *before = found,
+                Some(_) if is_planted(Fault::FlushedByEach) => asked.push((cluster, found)),
+                Some(_) => {}
+            }
+        }
+        asked.into_iter().map(|(_, found)| found).collect()
+    }
+
+    /// A server of a cluster that is gone for longer than a write may take: what it may have executed is deleted by another one.
+    pub fn move_debts(&self, conn: usize, upstreams: &mut Upstreams, ledger: &mut Ledger) {
+        if upstreams.get(upstreams.conn(conn).upstream).cluster.is_none() {
+            return;
+        }
+        let (binary, now) = (upstreams.is_binary(conn), ledger.now);
+        let owed = upstreams.conn_mut(conn).doubts.take_late(now, ledger.settings.doubt);
+        for (key, base64) in owed {
+            let home = self.home(&key).expect("somebody is in the pool");
+            match self.route_in_cluster(home, &key, binary, upstreams, ledger) {
+                Ok(there) if there != conn => {
+                    push_delete(upstreams.out(there), &key, base64, binary);
+                    let kind = if binary { Kind::Binary } else { Kind::Line };
+                    let asked = InFlight::own(Who::Nobody, kind, Expect::Any, now);
+                    upstreams.ask(there, asked, None);
+                }
+                _ => upstreams.owe(conn, key, base64),
+            }
+        }
+        upstreams.look_who_owes();
     }
 }

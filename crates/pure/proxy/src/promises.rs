@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_random::mix;
 
-use crate::Nanos;
+use crate::event::Nanos;
 
 /// A connection has answered, or lost, so many requests since the start.
 pub(crate) type Fence = (usize, u64);

@@ -9,7 +9,7 @@
 //! It rests for a part of an upstream's round trip. That is little where upstreams answer in a moment, and more where they are
 //! busy. The rest makes the round trips longer that it is computed from, but only by a part of itself: it does not grow.
 
-use crate::Nanos;
+use crate::event::Nanos;
 
 /// With fewer clients that wait for replies, the driver waits at once.
 const CROWD: usize = 4;

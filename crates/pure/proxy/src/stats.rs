@@ -2,9 +2,7 @@
 
 use mbal_balance::Threshold;
 
-use crate::Proxy;
 use crate::counting::{ByClass, Class, Latency};
-use crate::upstream::{Health, State, Upstream};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -71,130 +69,6 @@ counters! {
     bytes_written,
 }
 
-impl Proxy {
-    pub fn counters(&self) -> Counters {
-        self.counters
-    }
-
-    /// Each upstream, in the order of the pool.
-    pub fn upstreams(&self) -> impl Iterator<Item = UpstreamStats> {
-        self.order.iter().map(|number| {
-            let upstream = &self.upstreams[*number];
-            let conns = &self.conns[upstream.first_conn..][..2 * self.settings.conns_per_server];
-            let connections = conns.iter().filter(|conn| conn.state == State::Up).count();
-            UpstreamStats {
-                name: upstream.name.clone(),
-                state: match (upstream.health, connections) {
-                    (Health::Ejected, _) => UpstreamState::Ejected,
-                    (_, 0) => UpstreamState::Down,
-                    (_, _) => UpstreamState::Up,
-                },
-                connections,
-                waiting: conns.iter().map(|conn| conn.asked.len()).sum(),
-                failures: upstream.failures,
-                failures_total: upstream.failures_total,
-                latency: upstream.latency,
-            }
-        })
-    }
-
-    /// Upstreams that are in the pool no more, and have not answered all.
-    fn leaving(&self) -> usize {
-        let is_leaving = |upstream: &&Upstream| {
-            let conns = &self.conns[upstream.first_conn..][..2 * self.settings.conns_per_server];
-            upstream.health == Health::Gone && conns.iter().any(|conn| !conn.asked.is_empty())
-        };
-        self.upstreams.iter().filter(is_leaving).count()
-    }
-
-    /// All that is counted.
-    pub fn stats(&self) -> Stats {
-        Stats {
-            counters: self.counters,
-            requests: self.by_class,
-            leaving: self.leaving(),
-            clients: self.clients.iter().filter(|client| client.is_open).count(),
-            copies: self.control.as_ref().map(|control| Copies {
-                threshold: control.threshold_per_second(),
-                ..self.hot.tell()
-            }),
-            upstreams: self.upstreams().collect(),
-        }
-    }
-
-    /// The reply to `stats`.
-    pub(crate) fn push_stats(&self, out: &mut Vec<u8>) {
-        let mut stat = |name: &str, value: &str| {
-            out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
-        };
-        let uptime = self.now / 1_000_000_000;
-        stat("pid", &self.settings.pid.to_string());
-        stat("uptime", &uptime.to_string());
-        stat("time", &(self.settings.started_at + uptime).to_string());
-        stat("version", &self.settings.version);
-        stat("pointer_size", &usize::BITS.to_string());
-        // memcached's names, for who expects all of them: items are the upstreams'.
-        for name in ["curr_items", "total_items", "bytes", "limit_maxbytes", "evictions"] {
-            stat(name, "0");
-        }
-        let all = self.stats();
-        stat("curr_connections", &all.clients.to_string());
-        for (name, value) in all.as_memcached() {
-            stat(name, &value.to_string());
-        }
-        stat("leaving", &all.leaving.to_string());
-        stat("hot_keys", &self.hot.len().to_string());
-        if let Some(peers) = &self.peers {
-            let copies = match peers.silent(self.now) {
-                None => "yes".to_owned(),
-                Some((name, false)) => format!("no:{name}"),
-                Some((name, true)) => format!("no:{name} is told otherwise"),
-            };
-            stat("copies", &copies);
-            stat("promised_keys", &self.promises.len().to_string());
-        }
-        for (name, value) in all.counters.each() {
-            stat(name, &value.to_string());
-        }
-        for (class, value) in all.requests.each() {
-            stat(&format!("requests_{}", class.name()), &value.to_string());
-        }
-        for upstream in all.upstreams {
-            let name = upstream.name;
-            stat(&format!("upstream:{name}:state"), upstream.state.name());
-            stat(&format!("upstream:{name}:connections"), &upstream.connections.to_string());
-            stat(&format!("upstream:{name}:waiting"), &upstream.waiting.to_string());
-            stat(&format!("upstream:{name}:failures_in_a_row"), &upstream.failures.to_string());
-        }
-        out.extend_from_slice(b"END\r\n");
-    }
-
-    /// What the proxy itself enforces, as memcached names it.
-    pub(crate) fn push_settings(&self, out: &mut Vec<u8>) {
-        let item_bytes_max = self.settings.limits.item_bytes_max;
-        let told = [("item_size_max", item_bytes_max), ("client_flags_size", size_of::<u32>())];
-        for (name, value) in told {
-            out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
-        }
-        out.extend_from_slice(b"END\r\n");
-    }
-}
-
-impl Stats {
-    /// What memcached tells under the same names, but for what [`Counters`] have.
-    fn as_memcached(&self) -> [(&'static str, u64); 6] {
-        let of = |class| self.requests.of(class);
-        [
-            ("total_connections", self.counters.connections_total),
-            ("threads", 1),
-            ("cmd_get", of(Class::Get) + self.counters.further_keys),
-            ("cmd_set", of(Class::Set)),
-            ("cmd_touch", of(Class::Touch)),
-            ("cmd_flush", of(Class::Flush)),
-        ]
-    }
-}
-
 /// Everything that a proxy counts, at one moment.
 #[derive(Clone, Debug)]
 pub struct Stats {
@@ -258,4 +132,19 @@ pub struct UpstreamStats {
     pub failures: u32,
     pub failures_total: u64,
     pub latency: Latency,
+}
+
+impl Stats {
+    /// What memcached tells under the same names, but for what [`Counters`] have.
+    pub(crate) fn as_memcached(&self) -> [(&'static str, u64); 6] {
+        let of = |class| self.requests.of(class);
+        [
+            ("total_connections", self.counters.connections_total),
+            ("threads", 1),
+            ("cmd_get", of(Class::Get) + self.counters.further_keys),
+            ("cmd_set", of(Class::Set)),
+            ("cmd_touch", of(Class::Touch)),
+            ("cmd_flush", of(Class::Flush)),
+        ]
+    }
 }

@@ -2,25 +2,22 @@
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
-use mbal_wire::{Meta, Request, base64_decode, parse_u64, push_u64};
+use mbal_wire::{Request, base64_decode, push_u64};
 
-use crate::Nanos;
-use crate::control::Control;
+use crate::backend::Backend;
 use crate::expect::{Echo, Expect};
-use crate::hot::{Copy, Kept, Read};
-use crate::keeping::{KEPT_BYTES_MAX, Shape};
+use crate::hot::{AskId, Copy, Read, Through};
+use crate::inflight::Who;
+use crate::keeping::{Item, KEPT_BYTES_MAX, Kept, SECOND, Shape, is_plain, written};
+use crate::ledger::Ledger;
 use crate::naming::{SUFFIX_BYTES, push_name};
-use crate::placing::Refusal;
 use crate::promises::Course;
-use crate::proxy::Proxy;
+use crate::refusal::Refusal;
 use crate::reply::Kind;
-use crate::upstream::{InFlight, State, Who};
 
 /// The reply to a question for a value that is to be copied.
-pub(crate) const FILLS: Expect = Expect::MetaGot { value: true, compares: false, echo: Echo::NONE };
-/// A copy's item lives for so many seconds at most: what a proxy leaves behind goes by itself.
-pub(crate) const COPY_SECONDS_MAX: i64 = 60;
-pub(crate) const SECOND: Nanos = 1_000_000_000;
+const FILLS: (Kind, Expect) =
+    (Kind::Meta, Expect::MetaGot { value: true, compares: false, echo: Echo::NONE });
 
 /// What becomes of a request.
 pub(crate) enum Steered {
@@ -35,32 +32,22 @@ pub(crate) enum Steered {
         conn: usize,
     },
     Refused(Refusal),
-    /// It was answered.
-    Done,
+    /// This answers it.
+    Said(Vec<u8>),
+    /// What this write brings answers it, when its reply comes.
+    Behind(AskId, Shape),
 }
 
-/// True if a copy shows all that the request asks for, and nothing changes by it.
-pub(crate) fn is_plain(request: &Request<'_>) -> bool {
-    let plain = |meta: &Meta<'_>| meta.words().all(|word| b"vfkOqs".contains(&word[0]));
-    match request {
-        Request::Get(get) => !get.cas && get.touch.is_none(),
-        Request::MetaGet(meta) => plain(meta),
-        _ => false,
-    }
-}
-
-impl Proxy {
+impl Backend {
     /// A request for one key, `writes` if it may change the item.
-    pub(crate) fn steer(
+    pub fn steer(
         &mut self,
-        client: u32,
+        is_peer: bool,
         request: &Request<'_>,
-        key: (&[u8], bool),
+        (key, base64): (&[u8], bool),
         writes: bool,
+        ledger: &mut Ledger,
     ) -> Steered {
-        let (Some(control), (key, base64)) = (&mut self.control, key) else {
-            return Steered::Home;
-        };
         let mut decoded = [0; KEY_BYTES_MAX];
         let key = match base64 {
             true => match base64_decode(key, &mut decoded) {
@@ -71,233 +58,211 @@ impl Proxy {
         };
         let Some(hash) = Key::new(key).map(|key| key.hash()) else { return Steered::Home };
         // What peers pass on they ask for more often than their other keys.
-        if !self.clients[client as usize].is_peer {
-            control.observe(key, hash);
+        if !is_peer {
+            self.hot.observe(key, hash);
         }
-        match self.course_of(client, hash) {
-            Ok(Course::Pass(member)) => return self.pass(member, key, writes),
+        match self.peering.course_of(is_peer, hash) {
+            Ok(Course::Pass(member)) => {
+                return match self.peering.pass(member, key, writes, &mut self.upstreams, ledger) {
+                    Ok(Some(conn)) => Steered::Pass { conn },
+                    Ok(None) => Steered::Home,
+                    Err(why) => Steered::Refused(why),
+                };
+            }
             Ok(Course::Own | Course::Hold) => {}
             Err(why) => return Steered::Refused(why),
         }
-        if self.hot.is_empty() {
+        if self.hot.table.is_empty() {
             return Steered::Home;
         }
         if writes {
-            self.writes(request, hash, key);
+            self.writes(request, hash, key, ledger);
             return Steered::Home;
         }
-        if base64 || !is_plain(request) {
+        if base64 || !is_plain(request) || !self.peering.is_sure(ledger.now) {
             return Steered::Home;
         }
-        if self.peers.as_ref().is_some_and(|peers| !peers.is_sure(self.now)) {
-            return Steered::Home;
-        }
-        let may_fill = self.may_fill(hash, key);
-        let conns = &self.conns;
-        let load = |conn: u32| conns[conn as usize].load();
-        match self.hot.read(hash, key, self.now, may_fill, load) {
+        let may_fill = self.may_fill(hash, key, ledger);
+        let upstreams = &self.upstreams;
+        let load = |conn: u32| upstreams.conn(conn as usize).load();
+        match self.hot.table.read(hash, key, ledger.now, may_fill, load) {
             Read::Home => Steered::Home,
             Read::Fill(epoch) => {
-                self.ask_fill(hash, epoch, key);
+                let home = self.placing.home(key).expect("it may be filled");
+                let conn = self.upstreams.conn_of(home, key);
+                self.ask_fill(conn, key, Who::Fill { hash, epoch }, ledger);
                 Steered::Home
             }
             Read::Behind(ask) => match Shape::of(request) {
-                Some(shape) => {
-                    self.read_behind(ask, client, shape);
-                    Steered::Done
-                }
+                Some(shape) => Steered::Behind(ask, shape),
                 None => Steered::Home,
             },
             Read::Cached(kept) => match Shape::of(request) {
                 Some(shape) => {
-                    let mut reply = self.spare.take();
+                    let mut reply = ledger.spare.take();
                     shape.push(&mut reply, key, Some(kept));
-                    self.clients[client as usize].say(&reply, &mut self.spare);
-                    self.spare.give(reply);
-                    self.counters.cache_hits += 1;
-                    self.counters.get_hits += 1;
-                    Steered::Done
+                    ledger.counters.cache_hits += 1;
+                    ledger.counters.get_hits += 1;
+                    Steered::Said(reply)
                 }
                 None => Steered::Home,
             },
-            Read::Copy { conn, name } if self.conns[conn].state == State::Up => {
-                self.counters.copy_reads += 1;
+            Read::Copy { conn, name } if self.upstreams.conn(conn).is_up() => {
+                ledger.counters.copy_reads += 1;
                 Steered::Copy { conn, name }
             }
             Read::Copy { .. } => Steered::Home,
         }
     }
 
-    /// A key may have changed: no copy of it is read any more.
-    pub(crate) fn end_copies(&mut self, hash: u64, key: &[u8]) {
-        self.hot.write(hash, key, &mut self.left);
-        self.delete_left();
+    /// A request that may change a key is about to be sent to its home.
+    fn writes(&mut self, request: &Request<'_>, hash: u64, key: &[u8], ledger: &mut Ledger) {
+        self.hot.end_copies(hash, key, &mut self.upstreams, ledger);
+        let Some((kept, seconds)) = written(request) else { return };
+        let may_keep = self.hot.table.takes_writes(hash, key, kept.value.len(), ledger.now)
+            && self.may_fill(hash, key, ledger);
+        if !may_keep {
+            return;
+        }
+        let home = self.placing.home(key).expect("it may be filled");
+        let conn = self.upstreams.conn_of(home, key);
+        if self.upstreams.admit(conn, ledger).is_ok() {
+            let ask = (conn as u32, self.upstreams.conn(conn).asked_in_all());
+            let until = ledger.now + seconds as u64 * SECOND;
+            self.hot.table.write_through(hash, ask, kept, until);
+        }
     }
 
-    /// What is known of any key may be wrong.
-    pub(crate) fn end_all_copies(&mut self) {
-        self.hot.end_all(&mut self.left);
-        if let Some(kernel) = &mut self.kernel {
-            kernel.must_forget_all();
+    /// The reply to a write that reads may wait for: what it has brought, if the home has stored it.
+    pub fn wrote(
+        &mut self,
+        ask: AskId,
+        reply: &[u8],
+        ledger: &mut Ledger,
+    ) -> Option<(Through, bool)> {
+        // A server that refuses a value has dropped the one before.
+        let stored = reply == b"STORED\r\n" || reply.starts_with(b"HD");
+        let (through, is_kept) = self.hot.table.wrote(ask, stored)?;
+        let readers = through.readers.len() as u64;
+        if stored {
+            ledger.counters.written_hits += readers;
+            ledger.counters.get_hits += readers;
+        } else {
+            ledger.counters.get_misses += readers;
         }
-        self.delete_left();
+        ledger.counters.cache_writes += u64::from(is_kept);
+        Some((through, stored))
     }
 
     /// All upstreams serve, and the key's home does what it was told.
-    pub(crate) fn may_fill(&self, hash: u64, key: &[u8]) -> bool {
-        let Some(home) = self.full.place(key).filter(|_| self.all_present) else { return false };
-        let text = self.conn_of(home, key);
-        let both = [text, text + self.settings.conns_per_server];
+    fn may_fill(&self, hash: u64, key: &[u8], ledger: &Ledger) -> bool {
+        let Some(home) = self.placing.home(key).filter(|_| self.placing.all_present()) else {
+            return false;
+        };
+        let both = self.upstreams.both_of(home, key);
+        let [text, binary] = both.map(|conn| self.upstreams.conn(conn));
         let is_sure =
-            !both.iter().any(|conn| self.in_doubt(*conn)) || is_planted(Fault::DoubtForgotten);
-        let is_promised = self.peers.as_ref().is_none_or(|peers| peers.all_promised(hash));
+            !self.upstreams.are_in_doubt(both, ledger.now) || is_planted(Fault::DoubtForgotten);
         // A write in binary is in no order with the fill.
-        self.conns[text].state == State::Up
+        text.is_up()
             && !self.clusters.is_any()
-            && !self.conns[both[1]].awaits_writes()
+            && !binary.awaits_writes()
             && is_sure
-            && is_promised
+            && self.peering.all_promised(hash)
             && key.len() + SUFFIX_BYTES <= KEY_BYTES_MAX
     }
 
-    fn ask_fill(&mut self, hash: u64, epoch: u64, key: &[u8]) {
-        let home = self.full.place(key).expect("it may be filled");
-        let conn = self.conn_of(home, key);
-        self.push_fill(conn, key);
-        self.ask_own(conn, Kind::Meta, FILLS, Who::Fill { hash, epoch });
-    }
-
-    pub(crate) fn push_fill(&mut self, conn: usize, key: &[u8]) {
-        for part in [b"mg ", key, b" v f t\r\n"] {
-            self.conns[conn].out.bytes.extend_from_slice(part);
-        }
-    }
-
-    /// A request of the proxy's own.
-    pub(crate) fn ask_own(&mut self, conn: usize, kind: Kind, expect: Expect, who: Who) {
-        let asked = InFlight::own(who, kind, expect, self.now);
-        self.conns[conn].ask(asked, None);
-        self.tell_conn(conn);
+    fn ask_fill(&mut self, conn: usize, key: &[u8], who: Who, ledger: &Ledger) {
+        self.upstreams.ask_own(conn, &[b"mg ", key, b" v f t\r\n"], FILLS, who, ledger.now);
     }
 
     /// The home has answered a fill.
-    pub(crate) fn filled(&mut self, hash: u64, epoch: u64, reply: &[u8]) {
-        let Some(hot) = self.hot.is_filling(hash, epoch) else { return };
+    pub fn filled(&mut self, hash: u64, epoch: u64, reply: &[u8], ledger: &mut Ledger) {
+        let Some(hot) = self.hot.table.is_filling(hash, epoch) else { return };
         let (key, wanted, often_written) = (hot.key.clone(), hot.wanted, hot.often_written);
         let Some(item) = Item::parse(reply).filter(|item| item.seconds > 0) else {
-            return self.hot.unfilled(hash, epoch);
+            return self.hot.table.unfilled(hash, epoch);
         };
         if often_written && item.value.len() <= KEPT_BYTES_MAX {
             let kept = Kept { flags: item.flags, value: item.value.to_vec() };
-            if self.hot.cached(hash, kept, self.now + item.seconds as u64 * SECOND) {
+            let until = ledger.now + item.seconds as u64 * SECOND;
+            if self.hot.table.cached(hash, kept, until) {
                 return;
             }
         }
-        let home = self.full.place(&key).expect("it was asked");
-        let at_home = Copy { conn: self.conn_of(home, &key) as u32, name: None, stored: true };
+        let home = self.placing.home(&key).expect("it was asked");
+        let at_home =
+            Copy { conn: self.upstreams.conn_of(home, &key) as u32, name: None, stored: true };
         let mut copies = vec![at_home];
         let mut named = Vec::new();
         for at in 1..wanted {
             let name = mbal_random::mix(epoch ^ u64::from(at));
             named.clear();
             push_name(&mut named, &key, name);
-            let upstream = self.full.place(&named).expect("somebody serves");
-            let conn = self.conn_of(upstream, &named);
+            let upstream = self.placing.home(&named).expect("somebody serves");
+            let conn = self.upstreams.conn_of(upstream, &named);
             let same = copies.iter().find(|copy| copy.conn as usize == conn).copied();
             if let Some(same) = same {
                 copies.push(same);
-            } else if upstream == home || self.admit(conn).is_err() {
+            } else if upstream == home || self.upstreams.admit(conn, ledger).is_err() {
                 copies.push(at_home);
             } else {
-                self.store_copy(conn, &named, &item);
-                self.ask_own(conn, Kind::Line, Expect::Stored, Who::Copy { hash, epoch, at });
+                push_copy(self.upstreams.out(conn), &named, &item);
+                let (shape, who) = ((Kind::Line, Expect::Stored), Who::Copy { hash, epoch, at });
+                self.upstreams.ask_own(conn, &[], shape, who, ledger.now);
                 copies.push(Copy { conn: conn as u32, name: Some(name), stored: false });
-                self.counters.copies_stored += 1;
+                ledger.counters.copies_stored += 1;
             }
         }
-        self.hot.copied(hash, copies, self.now);
-    }
-
-    fn store_copy(&mut self, conn: usize, name: &[u8], item: &Item<'_>) {
-        let out = &mut self.conns[conn].out.bytes;
-        out.extend_from_slice(b"set ");
-        out.extend_from_slice(name);
-        for number in [item.flags.into(), item.seconds as u64, item.value.len() as u64] {
-            out.push(b' ');
-            push_u64(out, number);
-        }
-        for part in [b"\r\n", item.value, b"\r\n"] {
-            out.extend_from_slice(part);
-        }
-    }
-
-    /// Frees the memory of copies that are not read any more.
-    fn delete_left(&mut self) {
-        for (conn, name) in std::mem::take(&mut self.left) {
-            let conn = conn as usize;
-            if self.conns[conn].state != State::Up || self.admit(conn).is_err() {
-                continue;
-            }
-            let out = &mut self.conns[conn].out.bytes;
-            for part in [b"delete ", &name[..], b"\r\n"] {
-                out.extend_from_slice(part);
-            }
-            self.ask_own(conn, Kind::Line, Expect::Deleted, Who::Nobody);
-        }
+        self.hot.table.copied(hash, copies, ledger.now);
     }
 
     /// The end of an interval: what is hot now.
-    pub(crate) fn end_interval(&mut self) {
-        let Some(control) = self.control.as_mut().filter(|at| at.ends_at <= self.now) else {
-            return;
-        };
-        let mut hot = control.decide(self.order.len(), self.now);
-        if let Some(peers) = &mut self.peers {
-            hot.retain(|(hash, ..)| peers.is_own(*hash));
-            peers.hurry(self.now);
+    pub fn end_interval(&mut self, ledger: &mut Ledger) {
+        let (peering, servers) = (&self.peering, self.placing.order().len());
+        let is_own = |hash| peering.is_own(hash);
+        if self.hot.end_interval(is_own, servers, &mut self.upstreams, ledger) {
+            self.peering.hurry(ledger.now);
+            self.fill_kernel(ledger);
         }
-        let is_hot = |hash| hot.iter().any(|(other, ..)| *other == hash);
-        self.hot.retain(is_hot, &mut self.left);
-        for (hash, key, wanted) in &hot {
-            self.hot.want(*hash, key, *wanted, &mut self.left);
-        }
-        self.delete_left();
-        self.conns.iter_mut().for_each(|conn| conn.asked_before = conn.asked_in_all());
-        if let Some(kernel) = &mut self.kernel {
-            kernel.decided(&hot);
-        }
-        self.fill_kernel();
     }
 
-    /// Makes copies of keys that are hot from now on.
-    pub(crate) fn control_of(settings: &crate::Settings, now: Nanos) -> Option<Control> {
-        settings.replication.map(|replication| Control::new(replication, settings.seed, now))
+    /// Asks the homes of hot keys for values that the kernel lacks.
+    fn fill_kernel(&mut self, ledger: &mut Ledger) {
+        let (Some(kernel), Some(control)) = (&self.hot.kernel, self.hot.control()) else { return };
+        // They are looked at once an interval.
+        let until = ledger.now + 2 * control.replication.interval;
+        for (hash, key) in kernel.wanting(until) {
+            let home = self.placing.home(&key).expect("a pool has servers");
+            // What binary was asked before has no order with this; what it is asked later ends the fill.
+            let [conn, binary] = self.upstreams.both_of(home, &key);
+            let may_ask = self.upstreams.conn(binary).is_idle()
+                && !self.hot.table.is_suspended(ledger.now)
+                && self.may_fill(hash, &key, ledger);
+            if may_ask && self.upstreams.admit(conn, ledger).is_ok() {
+                let number = self.hot.kernel.as_mut().expect("it was looked at").fill(hash);
+                self.ask_fill(conn, &key, Who::KernelFill { hash, number }, ledger);
+            }
+        }
+    }
+
+    /// A home has answered; nothing if its connection is gone.
+    pub fn kernel_filled(&mut self, hash: u64, number: u64, reply: &[u8], ledger: &Ledger) {
+        if let Some(kernel) = &mut self.hot.kernel {
+            kernel.filled(hash, number, Item::parse(reply), ledger.now);
+        }
     }
 }
 
-/// What a fill has brought.
-pub(crate) struct Item<'a> {
-    pub flags: u32,
-    /// That a copy of it lives.
-    pub seconds: i64,
-    pub value: &'a [u8],
-}
-
-impl<'a> Item<'a> {
-    /// `VA LENGTH fFLAGS tSECONDS`, and the value.
-    pub fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
-        let end = memchr::memchr(b'\n', reply)?;
-        let line = std::str::from_utf8(reply[..end].strip_prefix(b"VA ")?).ok()?;
-        let mut words = line.split_ascii_whitespace();
-        let value_bytes = parse_u64(words.next()?.as_bytes())? as usize;
-        let flags = words.next()?.strip_prefix('f')?.parse().ok()?;
-        let seconds: i64 = words.next()?.strip_prefix('t')?.parse().ok()?;
-        // An item that is stale, or waits for somebody who won it, is no value to copy.
-        if words.next().is_some() {
-            return None;
-        }
-        let seconds =
-            if seconds < 0 { COPY_SECONDS_MAX } else { (seconds - 1).min(COPY_SECONDS_MAX) };
-        Some(Item { flags, seconds, value: reply.get(end + 1..end + 1 + value_bytes)? })
+/// Appends what stores a copy.
+fn push_copy(out: &mut Vec<u8>, name: &[u8], item: &Item<'_>) {
+    out.extend_from_slice(b"set ");
+    out.extend_from_slice(name);
+    for number in [item.flags.into(), item.seconds as u64, item.value.len() as u64] {
+        out.push(b' ');
+        push_u64(out, number);
+    }
+    for part in [b"\r\n", item.value, b"\r\n"] {
+        out.extend_from_slice(part);
     }
 }

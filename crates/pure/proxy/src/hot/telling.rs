@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::{Copy, Hot, HotTable, State};
-use crate::Nanos;
+use crate::event::Nanos;
 use crate::stats::Copies;
 
 /// One hot key.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
 
-use super::{CACHE_BYTES_MAX, HotTable, Kept};
-use crate::Nanos;
-use crate::keeping::Shape;
+use super::{CACHE_BYTES_MAX, HotTable};
+use crate::event::Nanos;
+use crate::keeping::{Kept, Shape};
 
 /// A request on a connection: which one, and how many had been asked there before.
 pub(crate) type AskId = (u32, u64);
@@ -51,7 +51,7 @@ impl HotTable {
     pub fn takes_writes(&self, hash: u64, key: &[u8], bytes: usize, now: Nanos) -> bool {
         let hot = self.keys.get(&hash).filter(|hot| hot.key == key);
         hot.is_some_and(|hot| hot.often_written && hot.wanted > 1)
-            && self.suspended_until <= now
+            && !self.is_suspended(now)
             && self.under_way.bytes + bytes <= CACHE_BYTES_MAX
     }
 

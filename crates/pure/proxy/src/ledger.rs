@@ -1,0 +1,35 @@
+//! What all parts of a proxy read and write while it handles an event.
+
+use crate::buffers::Spare;
+use crate::event::{Action, ConnId, Nanos};
+use crate::resting::Resting;
+use crate::settings::Settings;
+use crate::stats::Counters;
+
+pub(crate) struct Ledger {
+    pub settings: Settings,
+    /// Of the event.
+    pub now: Nanos,
+    pub counters: Counters,
+    pub resting: Resting,
+    pub spare: Spare,
+    /// What the driver is to do.
+    pub actions: Vec<Action>,
+}
+
+impl Ledger {
+    pub fn new(settings: Settings) -> Ledger {
+        Ledger {
+            settings,
+            now: 0,
+            counters: Counters::default(),
+            resting: Resting::default(),
+            spare: Spare::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    pub fn hang_up(&mut self, conn: usize) {
+        self.actions.push(Action::HangUp(ConnId(conn as u32)));
+    }
+}

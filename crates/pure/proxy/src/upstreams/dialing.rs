@@ -1,0 +1,196 @@
+//! Connections that are made, lost and given up.
+
+use std::collections::VecDeque;
+
+use mbal_model::planted::{Fault, is_planted};
+
+use super::{End, Health, Return, Upstreams};
+use crate::conn::{Conn, State};
+use crate::event::{Action, ConnId, Nanos};
+use crate::inflight::{InFlight, Who};
+use crate::ledger::Ledger;
+use crate::refusal::{BUSY, DOWN, Refusal};
+
+/// What is to be done with a connection by now.
+pub(crate) enum Due {
+    Nothing,
+    Dial,
+    TimedOut,
+}
+
+impl Upstreams {
+    pub fn dial(&mut self, conn: usize, ledger: &mut Ledger) {
+        let this = &mut self.conns[conn];
+        this.state = State::Dialing { since: ledger.now };
+        this.has_answered = false;
+        let upstream = this.upstream;
+        ledger.actions.push(Action::Dial { conn: ConnId(conn as u32), upstream });
+    }
+
+    /// Those that are there from the start: the others are dialed when they are used.
+    pub fn start(&mut self, ledger: &mut Ledger) {
+        for conn in 0..self.conns.len() {
+            let is_used = self.is_first(conn) || !matches!(self.end(conn), End::Promises(_));
+            if !self.is_binary(conn) && is_used {
+                self.dial(conn, ledger);
+            }
+        }
+    }
+
+    /// Whether a connection takes one more request.
+    #[inline]
+    pub fn admit(&mut self, conn: usize, ledger: &mut Ledger) -> Result<(), Refusal> {
+        let this = &self.conns[conn];
+        match this.state {
+            State::Closed { retry_at } if retry_at <= ledger.now => self.dial(conn, ledger),
+            // It was closed since nobody used it.
+            State::Closed { .. } if self.all[this.upstream].failures == 0 => {
+                self.dial(conn, ledger);
+            }
+            State::Closed { .. } => return Err(DOWN),
+            State::Dialing { .. } | State::Up => {}
+        }
+        let limits = &ledger.settings.limits;
+        let this = &self.conns[conn];
+        match this.asked.len() < limits.conn_requests_max
+            && this.out.len() < limits.conn_output_bytes_max
+        {
+            true => Ok(()),
+            false => Err(BUSY),
+        }
+    }
+
+    /// A peer that waits for an upstream may take as long as that, and answers still.
+    fn timeout_of(&self, conn: &Conn, timeout: Nanos) -> Nanos {
+        match self.end_of(conn.upstream) {
+            End::Server => timeout,
+            End::Passed(_) | End::Promises(_) => 2 * timeout,
+        }
+    }
+
+    /// When one of the connections is to be looked at.
+    pub fn next_wake(&self, timeout: Nanos) -> Option<Nanos> {
+        let of_conn = |conn: &Conn| match conn.state {
+            State::Closed { retry_at } => (retry_at > 0).then_some(retry_at),
+            State::Dialing { since } => Some(since + self.timeout_of(conn, timeout)),
+            State::Up => {
+                let late = conn.waits_since().map(|since| since + self.timeout_of(conn, timeout));
+                let settles = if self.owing { self.settles_at(conn) } else { None };
+                late.into_iter().chain(conn.gathers).chain(settles).min()
+            }
+        };
+        let again = self.all.iter().map(|one| one.asked_again_at).min();
+        let again = again.filter(|at| *at < Nanos::MAX);
+        self.conns.iter().filter_map(of_conn).chain(again).min()
+    }
+
+    pub fn due(&self, conn: usize, ledger: &Ledger) -> Due {
+        let this = &self.conns[conn];
+        let timeout = self.timeout_of(this, ledger.settings.timeout);
+        let late = |since: Nanos| since + timeout <= ledger.now;
+        match this.state {
+            State::Closed { retry_at } if retry_at > 0 && retry_at <= ledger.now => Due::Dial,
+            State::Dialing { since } if late(since) => Due::TimedOut,
+            State::Up if this.waits_since().is_some_and(late) => Due::TimedOut,
+            _ => Due::Nothing,
+        }
+    }
+
+    /// Hangs up. What was sent may still be executed: if it writes, it has to be known when that is over.
+    pub fn give_up(&self, conn: usize, ledger: &mut Ledger) {
+        let this = &self.conns[conn];
+        let writes = this.is_up() && this.awaits_writes() && !this.is_unsent();
+        match self.end(conn) {
+            End::Server if writes => ledger.actions.push(Action::Abandon(ConnId(conn as u32))),
+            _ => ledger.hang_up(conn),
+        }
+    }
+
+    /// All that a connection was asked is answered, and nothing more will be.
+    pub fn retire(&mut self, conn: usize, ledger: &mut Ledger) {
+        if !matches!(self.conns[conn].state, State::Closed { .. }) {
+            ledger.hang_up(conn);
+        }
+        let this = &mut self.conns[conn];
+        let nobody = this.lose(ledger.now, &mut ledger.spare);
+        debug_assert!(nobody.is_empty(), "all is answered");
+        this.state = State::Closed { retry_at: Nanos::MAX };
+    }
+
+    /// Since when an upstream has not done what was wanted, if a connection that ends is its fault.
+    pub fn failing_since(&self, conn: usize, now: Nanos) -> Option<Nanos> {
+        let this = &self.conns[conn];
+        // An upstream may close a connection that nobody waits for.
+        match this.state {
+            State::Dialing { since } => Some(since),
+            State::Up if is_planted(Fault::IdleCloseFails) => Some(now),
+            State::Up => this.asked.front().map(|asked| asked.at),
+            State::Closed { .. } => None,
+        }
+    }
+
+    /// A connection is gone by itself. True if what was asked over it waits for the next one.
+    pub fn keeps(&mut self, conn: usize, now: Nanos) -> bool {
+        let serves = self.all[self.conns[conn].upstream].serves() && self.end(conn) == End::Server;
+        let this = &mut self.conns[conn];
+        let may_keep = this.is_up() && !this.is_idle() && !this.doubts.is_paying();
+        // An upstream may close a connection that nobody uses: it is made again, and asked what it could not have heard, and reads.
+        let keeps = may_keep && this.was_of_use(now) && serves && this.asks_again();
+        if keeps {
+            this.keep();
+        }
+        keeps
+    }
+
+    /// A connection is gone. Who waits for it.
+    pub fn lose(&mut self, conn: usize, ledger: &mut Ledger) -> VecDeque<InFlight> {
+        let this = &mut self.conns[conn];
+        let waiting = this.lose(ledger.now, &mut ledger.spare);
+        self.owing |= this.doubts.owes();
+        waiting
+    }
+
+    /// A connection that is lost has failed `since` then, if its upstream is to blame. True if the upstream is to be ejected.
+    pub fn count_failure(
+        &mut self,
+        conn: usize,
+        since: Option<Nanos>,
+        waiting: &VecDeque<InFlight>,
+        ledger: &mut Ledger,
+    ) -> bool {
+        let is_first = self.is_first(conn);
+        let this = &mut self.all[self.conns[conn].upstream];
+        if let Some(since) = since {
+            this.failures_total += 1;
+            ledger.counters.upstream_failures += 1;
+            // What was under way when the last failure was counted fails with it: several connections fail by one event.
+            let is_another = this.failed_at.is_none_or(|at| at <= since);
+            if is_another || is_planted(Fault::EachConnectionFails) {
+                this.failures += 1;
+                this.failed_at = Some(ledger.now);
+            }
+        }
+        if waiting.iter().any(|asked| asked.who == Who::Cluster) {
+            this.hung_up += 1;
+        }
+        if is_first {
+            this.returning = Return::Away;
+        }
+        // Any server of a cluster stands in for it, and it misses nothing.
+        ledger.settings.eject
+            && this.cluster.is_none()
+            && this.serves()
+            && ledger.settings.failures_max <= this.failures
+    }
+
+    /// A connection that is lost is made again: at once, if it was `of_use` and its upstream has not failed often.
+    pub fn retry(&mut self, conn: usize, of_use: bool, ledger: &mut Ledger) {
+        let this = &self.all[self.conns[conn].upstream];
+        if this.failures <= 1 && this.serves() && of_use {
+            return self.dial(conn, ledger);
+        }
+        let is_gone = this.health == Health::Gone;
+        let retry_at = if is_gone { Nanos::MAX } else { ledger.now + ledger.settings.retry };
+        self.conns[conn].state = State::Closed { retry_at };
+    }
+}
