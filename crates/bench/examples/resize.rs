@@ -324,7 +324,7 @@ fn round(mib: usize, exponent: f64, seed: u64, way: Way, rows: &mut String) {
         hits += u64::from(cluster.ask(zipf.draw(&mut bits)));
     }
     let after = hits as f64 / asked as f64;
-    let stats: Vec<_> = cluster.stores.iter().map(Store::stats).collect();
+    let stats: Vec<_> = cluster.stores.iter().map(|store| store.stats()).collect();
     let items: u64 = stats.iter().map(|one| one.items).sum();
     let left_behind: u64 = stats.iter().map(|one| one.left_behind).sum();
     writeln!(rows, "{exponent},{seed},{way:?},{at_once:.4},{best:.4},{by_age:.4},{after:.4},{items},{left_behind}")

@@ -17,17 +17,15 @@ const FIELDS_MAX: usize = 20;
 const IMPLS_MAX: usize = 6;
 
 /// Crates whose greatest circle has more files than [`FILES_MAX`].
-const CIRCLES: [(&str, usize); 3] = [("edge/reactor", 13), ("pure/cachelet", 17), ("pure/wire", 7)];
+const CIRCLES: [(&str, usize); 2] = [("edge/reactor", 13), ("pure/wire", 7)];
 
 /// By crate: fields, and files with an `impl`. Flags and settings are lists of what may be said; all others are to be cut.
-const LARGE: [(&str, &str, usize, usize); 9] = [
+const LARGE: [(&str, &str, usize, usize); 7] = [
     ("bench", "Args", 54, 0),
     ("bench", "Generator", 32, 3),
     ("mbal", "Flags", 54, 1),
     ("mbal", "ProxyFlags", 31, 1),
     ("pure/balance", "Balancer", 21, 1),
-    ("pure/cachelet", "Locked", 7, 16),
-    ("pure/cachelet", "Store", 29, 19),
     ("pure/worker", "Settings", 34, 1),
     ("top", "View", 21, 1),
 ];

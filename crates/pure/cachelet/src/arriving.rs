@@ -8,18 +8,19 @@
 //! A slice is served here once the source has said that it is gone there, since only then the source never serves it again.
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Elsewhere, Prefix, Seconds, ServerId, WorkerId};
+use mbal_model::{Prefix, Seconds, ServerId, WorkerId};
 
 use crate::cachelet::Cachelet;
-use crate::importing::{Begun, STEP_RECORDS};
-use crate::index::hash_of;
 use crate::memory::{Offset, prefetch};
-use crate::part::Heading;
+use crate::part::{Fields, Heading};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
 use crate::slice::Slice;
 use crate::store::Store;
 use crate::types::Birth;
+
+/// Records of one step of an import.
+pub(crate) const STEP_RECORDS: usize = 48;
 
 /// What the destination of a move knows of the slice that is arriving.
 pub struct Arriving {
@@ -39,6 +40,22 @@ pub struct Arriving {
     pub(crate) begun: Option<Begun>,
     /// Its source sends only what was chosen: that is worth protecting.
     pub is_chosen: bool,
+}
+
+/// An item whose value is still to come.
+pub(crate) struct Begun {
+    pub fields: Fields,
+    pub key: Vec<u8>,
+    /// Bytes of its value that have come.
+    pub done: usize,
+    /// It is not stored: longer than an item may be here, flushed, or out of memory. The rest of it is passed over.
+    pub is_lost: bool,
+}
+
+impl Begun {
+    pub fn bytes_left(&self) -> usize {
+        self.fields.value_bytes as usize - self.done
+    }
 }
 
 /// What to do about a part.
@@ -105,7 +122,7 @@ impl Arriving {
 
 impl Store {
     /// A cachelet begins to arrive from a server, which serves it meanwhile: a slice at a time is imported, and then served by
-    /// worker `owner`, see [`Store::serve_until`]. False as for [`Store::adopt`].
+    /// worker `owner`, see [`Store::serve_until`]. False as for [`crate::Cachelets::adopt`].
     pub fn begin_to_arrive(
         &self,
         prefix: Prefix,
@@ -120,11 +137,12 @@ impl Store {
     /// it by a request that it sent on. A part of the next slice says so too, see [`Store::import`]. After its last hash the
     /// cachelet is as any other.
     pub fn serve_until(&self, prefix: Prefix, last: u64) {
-        let _changes = self.changes();
-        let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.arrives()) else {
+        let _changes = self.slots.changes();
+        let arrives = |cachelet: &&Cachelet| cachelet.front.away.arrives();
+        let Some(cachelet) = self.present(prefix).filter(arrives) else {
             return;
         };
-        cachelet.have_arrived(u128::from(last) + 1);
+        cachelet.front.away.have_arrived(u128::from(last) + 1);
         if last >= prefix.last_hash() {
             // Nothing more is to come.
             self.lock_cachelet(cachelet, 0).drop_value();
@@ -133,17 +151,17 @@ impl Store {
     }
 
     /// A cachelet travels no more: all of it is served here.
-    pub(crate) fn becomes_whole(&self, cachelet: &Cachelet) {
-        cachelet.set_away(None);
-        cachelet.counts_as_stored_since(self.flushes_over.load(Relaxed));
+    pub(crate) fn becomes_whole(&self, Cachelet { front, inner }: &Cachelet) {
+        front.away.set(None);
+        inner.lock().flushed.count_as_stored_since(front, self.shared.flushes.over());
         self.version.fetch_add(1, Release);
     }
 
     /// All of an arriving cachelet is served here from now on, though not all of it came: its source is dead. What came of a slice that
     /// was not gone there has been given up, see [`Store::give_up`]. The cas leap ahead of all that the source may have given since.
     pub fn inherit(&self, prefix: Prefix, now: Seconds) {
-        if let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.arrives()) {
-            self.lock_cachelet(cachelet, now).leap();
+        if let Some(cachelet) = self.present(prefix).filter(|one| one.front.away.arrives()) {
+            self.lock_cachelet(cachelet, now).inner.items.counter.leap();
         }
         self.serve_until(prefix, prefix.last_hash());
     }
@@ -173,31 +191,20 @@ impl Store {
         let Way::Here(slot) = self.routes.of(from) else { return };
         let (mut locked, end) = self.lock_slice(slot, from, now);
         locked.drop_value();
-        let slice = locked.slice_at(locked.entry(from));
+        let (site, memory) = (&locked.site, self.memory());
+        let slice = site.slice_at(site.entry(from));
         let offsets: Vec<Offset> = slice.into_iter().flat_map(Slice::offsets).collect();
-        offsets.iter().for_each(|offset| prefetch(self.memory.at(*offset)));
-        let hashed = offsets.into_iter().map(|offset| (hash_of(&self.memory, offset), offset));
+        offsets.iter().for_each(|offset| prefetch(memory.at(*offset)));
+        let hashed = offsets.into_iter().map(|offset| (site.item(offset).hash(), offset));
         let left: Vec<(u64, Offset)> = hashed
             .filter(|(hash, _)| (u128::from(from)..end).contains(&u128::from(*hash)))
             .collect();
         for &(hash, offset) in left.iter().take(STEP_RECORDS) {
-            let place = locked.place_at(hash, offset).expect("nobody moved it under this lock");
-            locked.unlink(hash, place);
+            let place = locked.site.place_at(hash, offset);
+            locked.unlink(hash, place.expect("nobody moved it under this lock"));
         }
         if left.len() <= STEP_RECORDS {
             arriving.left = u64::try_from(end).ok().filter(|end| *end <= last);
         }
-    }
-}
-
-/// Of a cachelet that arrives. The boundary is kept halved: the end of all hashes has 65 bits.
-impl Cachelet {
-    pub(crate) fn begin_to_arrive(&self, first: u64, from: ServerId) {
-        self.arrived.store(first >> 1, Relaxed);
-        self.set_partly_away(Elsewhere::Peer(from));
-    }
-
-    pub(crate) fn have_arrived(&self, end: u128) {
-        self.arrived.fetch_max((end >> 1) as u64, Release);
     }
 }

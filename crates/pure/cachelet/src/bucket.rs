@@ -13,7 +13,7 @@
 //! The reach beside the version says how far on the items of this home bucket lie that had to be put into
 //! one of the next buckets of the slice; while it is 0 a lookup ends here.
 
-use crate::memory::Offset;
+use crate::memory::{BLOCK_BYTES, Offset};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::Version;
 
@@ -21,8 +21,7 @@ pub const SLOTS: usize = 10;
 /// A bucket's items lie in it or in the next ones of its slice, this many in all.
 pub const WINDOW: usize = 16;
 /// Buckets of a block, of which a slice has some.
-pub const BLOCK_BUCKETS: usize = 8;
-pub const BLOCK_BYTES: usize = BLOCK_BUCKETS * 64;
+pub const BLOCK_BUCKETS: usize = BLOCK_BYTES / 64;
 
 #[repr(C, align(64))]
 pub struct Bucket {

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
+use mbal_locks::ranks;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{CLASSES, Key, Prefix, Seconds};
+use mbal_model::{CLASSES, Seconds};
 
 use crate::access::Access;
 use crate::classes::class_of;
 use crate::item::Item;
-use crate::shim::Ordering::*;
-use crate::store::Store;
+use crate::pages::Pages;
+use crate::policy;
+use crate::sync::SpinLock;
 
 /// By class, the age below which an item is chosen, at a moment of this server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub struct AgeThresholds {
 }
 
 /// What stays of the pages that were full at a moment.
-pub(crate) struct Keep {
+pub struct Keep {
     age_thresholds: AgeThresholds,
     /// Order of the last page.
     until: u64,
@@ -40,24 +42,30 @@ impl AgeThresholds {
         self.tied[class % CLASSES] = tied;
     }
 
-    pub(crate) fn choose(&self, store: &Store, item: Item, now: Seconds) -> bool {
+    pub(crate) fn choose(&self, pages: &Pages, item: Item, now: Seconds) -> bool {
         let class = class_of(item).0;
         let bound = self.younger_than[class];
         if bound == Seconds::MAX {
             return true;
         }
         let is_used_since = Access(item.access()).last(now) > self.at;
-        let age = store.age_for_choice(item, self.at, now);
+        let age = age_for_choice(pages, item, self.at, now);
         let is_chosen =
             is_used_since || age < bound || age == bound && is_among(item, self.tied[class]);
         is_chosen != is_planted(Fault::ColdestTravel)
     }
 }
 
+/// See [`policy::age_for_choice`].
+pub fn age_for_choice(pages: &Pages, item: Item, at: Seconds, now: Seconds) -> Seconds {
+    let access = Access(item.access());
+    let age = at.saturating_sub(access.last(now));
+    policy::age_for_choice(age, access, pages.of(item).temper())
+}
+
 /// Of items that share an age this one is among the first so many 65,536ths.
 fn is_among(item: Item, part: u16) -> bool {
-    let hash = Key::new(item.key()).expect("a stored key has a valid length").hash();
-    ((hash >> 16) as u16) < part
+    ((item.hash() >> 16) as u16) < part
 }
 
 impl Keep {
@@ -66,35 +74,33 @@ impl Keep {
         order <= self.until
     }
 
-    pub fn stays(&self, store: &Store, item: Item, now: Seconds) -> bool {
-        self.age_thresholds.choose(store, item, now)
+    pub fn stays(&self, pages: &Pages, item: Item, now: Seconds) -> bool {
+        self.age_thresholds.choose(pages, item, now)
     }
 
     /// The same of items that were not used since: what clients write is no more protected than ever.
-    pub fn stays_since(&self, store: &Store, item: Item, now: Seconds) -> bool {
-        Access(item.access()).last(now) <= self.age_thresholds.at && self.stays(store, item, now)
+    pub fn stays_since(&self, pages: &Pages, item: Item, now: Seconds) -> bool {
+        Access(item.access()).last(now) <= self.age_thresholds.at && self.stays(pages, item, now)
     }
 }
 
-impl Store {
-    /// Of a cachelet that leaves, and of which no slice is frozen: from now on items that are not chosen stay behind, and go with their slices.
-    pub fn take_along(&self, prefix: Prefix, age_thresholds: AgeThresholds) {
-        if let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.leaves()) {
-            cachelet.inner.lock().chosen = Some(Box::new(age_thresholds));
-        }
+/// What of the pages that are full by now makes room for what arrives, if policy does not say so alone.
+pub struct Kept(SpinLock<ranks::Keep, Option<Arc<Keep>>>);
+
+impl Kept {
+    pub fn nothing() -> Kept {
+        Kept(SpinLock::new(None))
     }
 
-    /// What arrives from now on was chosen, and is as good as what is read here. From pages that are full by now, what is not chosen
-    /// makes room, whatever policy would say; what is chosen stays, each item once.
-    pub fn keep(&self, age_thresholds: AgeThresholds) {
-        let mut keep = self.keep.lock();
+    /// `until`: the order of the page that was sealed last.
+    pub fn set(&self, age_thresholds: AgeThresholds, until: u64) {
+        let mut keep = self.0.lock();
         if keep.as_ref().is_none_or(|before| before.age_thresholds != age_thresholds) {
-            let until = self.seals.load(Relaxed);
             *keep = Some(Arc::new(Keep { age_thresholds, until }));
         }
     }
 
-    pub(crate) fn kept(&self) -> Option<Arc<Keep>> {
-        self.keep.lock().clone()
+    pub fn get(&self) -> Option<Arc<Keep>> {
+        self.0.lock().clone()
     }
 }

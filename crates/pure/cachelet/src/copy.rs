@@ -36,6 +36,24 @@ pub unsafe fn overwrite_shared(target: *mut u8, value: &[u8]) {
     unsafe { by::write(value.as_ptr(), target, value.len()) }
 }
 
+/// Copies `bytes` bytes of the joined parts, from `skip` on, to memory that nobody sees yet.
+///
+/// # Safety
+/// `target` has room for `bytes`, and the parts have `skip + bytes`.
+pub unsafe fn write_parts(parts: &[&[u8]], mut skip: usize, mut bytes: usize, mut target: *mut u8) {
+    for part in parts {
+        let here = part.get(skip..).unwrap_or(&[]);
+        skip = skip.saturating_sub(part.len());
+        let taken = here.len().min(bytes);
+        // SAFETY: `taken` bytes remain on both sides.
+        unsafe {
+            std::ptr::copy_nonoverlapping(here.as_ptr(), target, taken);
+            target = target.add(taken);
+        }
+        bytes -= taken;
+    }
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri), not(copy_by_words)))]
 mod by_moves {
     use std::arch::asm;

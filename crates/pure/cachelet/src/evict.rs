@@ -1,122 +1,129 @@
 //! Whose page is cleaned next, for a worker that needs one.
 
+use std::cmp::Reverse;
+use std::ops::ControlFlow;
+
+use mbal_locks::ranks;
 use mbal_model::Seconds;
 
 use crate::cachelet::Cachelet;
+use crate::cachelets::Cachelets;
 use crate::locked::Locked;
-use crate::policy::{Temper, Victim};
+use crate::policy::{Gauge, Temper, Victim};
 use crate::pool::PageId;
+use crate::reserves::{pages_left, share};
 use crate::routes::Slot;
-use crate::shim::Ordering::*;
-use crate::store::Store;
+use crate::samples::next_victim;
+use crate::shim::{AtomicU32, Ordering::*};
+use crate::sync::SpinLock;
 
 /// Every so many evictions the oldest page of the whole server goes, whoever owns it: so memory
 /// flows to the workers whose items live shortest.
 const TRADE_EVERY: u32 = 8;
 /// Dropped pages that are given back in one go, at a cache miss each: some ten microseconds.
 const GIVEN_BACK_AT_ONCE: usize = 64;
+/// Cleaned ahead of other workers' batches.
+const WAITING_MAX: u32 = 8;
+/// Values are long if the latest ones take more than one page in so many of a worker's.
+const LONG_PART: u64 = 5;
 
 /// A page that eviction has cleaned a part of, and what its choice went by: the rest goes by the same.
 #[derive(Clone, Copy)]
-pub(crate) struct Begun {
+struct Begun {
     cachelet: Slot,
     page: PageId,
     victim: Victim,
 }
 
-impl Store {
-    /// Gives some of the pages that a flush has dropped to `worker`; false if there are none.
-    pub(crate) fn give_back_dropped(&self, worker: usize, now: Seconds) -> bool {
-        if self.with_dropped.load(Relaxed) == 0 {
-            return false;
-        }
-        self.cachelets().any(|cachelet| {
-            let mut locked = self.lock_cachelet(cachelet, now);
-            locked.pool = worker;
-            locked.give_back_dropped(GIVEN_BACK_AT_ONCE)
-        })
+/// Cleans pages, a part of one at a time.
+pub struct Cleaner {
+    workers: Box<[OfWorker]>,
+    evictions: AtomicU32,
+}
+
+struct OfWorker {
+    gauge: SpinLock<ranks::Gauge, Gauge>,
+    /// The page that it has cleaned a part of.
+    begun: SpinLock<ranks::Begun, Option<Begun>>,
+    /// The second in which it last found no expired page.
+    looked_for_expired: AtomicU32,
+}
+
+impl Cleaner {
+    pub fn new(workers: usize) -> Cleaner {
+        let worker = || OfWorker {
+            gauge: SpinLock::new(Gauge::default()),
+            begun: SpinLock::new(None),
+            looked_for_expired: AtomicU32::new(0),
+        };
+        Cleaner { workers: (0..workers).map(|_| worker()).collect(), evictions: AtomicU32::new(0) }
     }
 
     /// Cleans a part of a page of a cachelet of `worker`, or of another; false if there is none to clean.
-    pub(crate) fn clean_one(&self, worker: usize, now: Seconds) -> bool {
-        if self.give_back_dropped(worker, now) {
+    pub fn clean_one(&self, all: &Cachelets, worker: usize, now: Seconds) -> bool {
+        if give_back_dropped(all, worker, now) {
             return true;
         }
-        let mut cachelets = self.cachelets();
-        if let Some(cachelet) = cachelets.find(|c| c.expires.load(Relaxed) <= now) {
-            if self.clean_expired(cachelet, worker, now) {
+        let mut cachelets = all.slots.used();
+        if let Some(cachelet) = cachelets.find(|c| c.front.aged.expires() <= now) {
+            if all.lock_for(worker, cachelet, now).clean_expired() {
                 return true;
             }
         }
-        if self.collect_spare(worker) {
+        if collect_spare(all, worker) {
             return true;
         }
-        if !self.options().evict {
-            return self.cachelets().any(|cachelet| {
-                let mut locked = self.lock_cachelet(cachelet, now);
-                // What is won is for who needs it, whoever has the cachelet.
-                locked.pool = worker;
-                locked.compact()
-            });
+        if !all.options().evict {
+            // What is won is for who needs it, whoever has the cachelet.
+            return all.slots.used().any(|c| all.lock_for(worker, c, now).compact());
         }
-        if self.go_on_cleaning(worker, now) {
+        if self.go_on_cleaning(all, worker, now) {
             return true;
         }
         let turn = self.evictions.fetch_add(1, Relaxed);
-        let of_all = turn % TRADE_EVERY == 0 || self.are_values_long();
-        (!of_all && self.clean_among(worker, now, |cachelet| cachelet.owner() == worker))
-            || self.clean_among(worker, now, |_| true)
-    }
-
-    /// Takes what other workers keep free beyond twice their need: they may have been given back much that they do not use.
-    /// False if that is nothing.
-    fn collect_spare(&self, worker: usize) -> bool {
-        let keep = self.pages_left();
-        if !self.pool.is_spare_elsewhere(worker, 2 * keep) {
-            return false;
-        }
-        let before = self.pool.available(worker);
-        self.pool.collect(worker, keep, &self.epochs);
-        self.pool.available(worker) > before
+        let of_all = turn % TRADE_EVERY == 0 || are_values_long(all);
+        let is_own = |cachelet: &Cachelet| cachelet.front.owner() == worker;
+        (!of_all && self.clean_among(all, worker, now, is_own))
+            || self.clean_among(all, worker, now, |_| true)
     }
 
     /// Cleans another part of the page that `worker` has begun; false if that page is not the oldest any more.
-    fn go_on_cleaning(&self, worker: usize, now: Seconds) -> bool {
-        let Some(begun) = self.begun[worker].lock().take() else { return false };
-        let mut locked = self.lock_cachelet(self.at(begun.cachelet), now);
+    fn go_on_cleaning(&self, all: &Cachelets, worker: usize, now: Seconds) -> bool {
+        let Some(begun) = self.workers[worker].begun.lock().take() else { return false };
+        let mut locked = all.lock_for(worker, all.at(begun.cachelet), now);
         let is_oldest = locked.peek_oldest(begun.victim.temper) == Some(begun.page);
         is_oldest && self.clean_for(worker, &mut locked, begun.victim)
     }
 
     fn clean_for(&self, worker: usize, locked: &mut Locked, victim: Victim) -> bool {
-        locked.pool = worker;
-        locked.window = victim.window;
-        let cleaned = locked.clean_oldest(victim.temper);
-        let begun = locked.peek_oldest(victim.temper).filter(|&page| locked.is_begun(page));
-        let cachelet = locked.cachelet.slot;
-        *self.begun[worker].lock() = begun.map(|page| Begun { cachelet, page, victim });
+        let cleaned = locked.clean_oldest(victim.temper, victim.window);
+        let oldest = locked.peek_oldest(victim.temper);
+        let begun = oldest.filter(|&page| locked.site.page(page).cleaned() > 0);
+        let cachelet = locked.site.front.slot;
+        *self.workers[worker].begun.lock() = begun.map(|page| Begun { cachelet, page, victim });
         cleaned
     }
 
     /// Cleans a part of the oldest page among these cachelets, for `worker` to use.
     fn clean_among(
         &self,
+        all: &Cachelets,
         worker: usize,
         now: Seconds,
         eligible: impl Fn(&Cachelet) -> bool,
     ) -> bool {
-        let cachelets = || self.cachelets().filter(|c| eligible(c));
-        let Victim { temper: first, window } = self.next_victim(worker, now, cachelets);
+        let cachelets = || all.slots.used().filter(|c| eligible(c));
+        let gauge = &self.workers[worker].gauge;
+        let Victim { temper: first, window } = next_victim(all, gauge, now, cachelets);
         let second = if first == Temper::New { Temper::Main } else { Temper::New };
         for temper in [first, second] {
-            let age = |c: &&Cachelet| c.oldest[temper as usize].load(Relaxed);
-            let fill = |c: &&Cachelet| c.log_pages[temper as usize].load(Relaxed);
+            let age = |c: &&Cachelet| c.front.aged.oldest(temper);
+            let fill = |c: &&Cachelet| c.front.aged.pages(temper);
             // Where no page is sealed, the cachelet with most open ones gives one.
-            let victim = cachelets()
-                .filter(|c| fill(c) > 0)
-                .min_by_key(|c| (age(c), std::cmp::Reverse(fill(c))));
+            let victim =
+                cachelets().filter(|c| fill(c) > 0).min_by_key(|c| (age(c), Reverse(fill(c))));
             if let Some(victim) = victim {
-                let mut locked = self.lock_cachelet(victim, now);
+                let mut locked = all.lock_for(worker, victim, now);
                 if self.clean_for(worker, &mut locked, Victim { temper, window }) {
                     return true;
                 }
@@ -124,4 +131,61 @@ impl Store {
         }
         false
     }
+
+    /// Cleans a part of a page whose items are all dead by their deadline. Looks once a second until it
+    /// finds nothing.
+    pub fn expire_one(&self, all: &Cachelets, worker: usize, now: Seconds) -> bool {
+        let looked_at = &self.workers[worker].looked_for_expired;
+        if all.shared.pages.ttl_classes == 0 || looked_at.load(Relaxed) == now {
+            return false;
+        }
+        let mut owned = all.slots.used().filter(|c| c.front.owner() == worker);
+        let found = owned.any(|cachelet| all.lock_for(worker, cachelet, now).clean_expired());
+        if !found {
+            looked_at.store(now, Relaxed);
+        }
+        found
+    }
+
+    /// One step towards a smaller surplus. Breaks with whether it is worth trying again soon.
+    pub fn shrink(&self, all: &Cachelets, worker: usize, now: Seconds) -> ControlFlow<bool> {
+        let pages = &all.shared.pages;
+        let waiting = pages.pool.reap(worker);
+        if let Some(page) = pages.pool.take_surplus(worker) {
+            let start = pages.start(page);
+            pages.memory.decommit(start..start + pages.bytes);
+            pages.pool.returned(page);
+        } else if waiting >= pages.pool.surplus().min(WAITING_MAX) {
+            return ControlFlow::Break(true);
+        } else if !self.clean_one(all, worker, now) {
+            return ControlFlow::Break(false);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Gives some of the pages that a flush has dropped to `worker`; false if there are none.
+pub fn give_back_dropped(all: &Cachelets, worker: usize, now: Seconds) -> bool {
+    all.shared.pages.any_dropped()
+        && all.slots.used().any(|cachelet| {
+            let mut locked = all.lock_for(worker, cachelet, now);
+            locked.inner.items.logs.give_back_dropped(&locked.site, GIVEN_BACK_AT_ONCE)
+        })
+}
+
+/// Takes what other workers keep free beyond twice their need: they may have been given back much that they do not use.
+/// False if that is nothing.
+fn collect_spare(all: &Cachelets, worker: usize) -> bool {
+    let (pool, keep) = (&all.shared.pages.pool, pages_left(&all.shared));
+    if !pool.is_spare_elsewhere(worker, 2 * keep) {
+        return false;
+    }
+    let before = pool.available(worker);
+    pool.collect(worker, keep);
+    pool.available(worker) > before
+}
+
+/// The latest values are more than a worker's own new pages may hold: then its share of them says nothing.
+fn are_values_long(all: &Cachelets) -> bool {
+    all.shared.pages.eras.pages_of_latest() > u64::from(share(&all.shared)) / LONG_PART
 }

@@ -4,38 +4,21 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Prefix, Seconds, WorkerId};
 
 use crate::access::Access;
-use crate::arriving::Arriving;
+use crate::arriving::{Arriving, Begun, STEP_RECORDS};
 use crate::locked::Locked;
 use crate::part::{Broken, CLOCKS_DIFFER, Fields, Heading, Part, Record, marks};
+use crate::records::Arrival;
 use crate::room::Room;
 use crate::routes::Way;
-use crate::shim::Ordering::*;
+use crate::site::Site;
 use crate::store::Store;
 use crate::types::{Draft, Full};
 
-/// Records of one step.
-pub(crate) const STEP_RECORDS: usize = 48;
 /// The index, or another worker, may have taken the room that was made for an item: then it is made again, so often. What
 /// finds none then is tried again at a later turn.
 const TRIES: usize = 4;
 /// Bytes after which a step ends.
 const STEP_BYTES: usize = 16 << 10;
-
-/// An item whose value is still to come.
-pub(crate) struct Begun {
-    fields: Fields,
-    key: Vec<u8>,
-    /// Bytes of its value that have come.
-    done: usize,
-    /// It is not stored: longer than an item may be here, flushed, or out of memory. The rest of it is passed over.
-    is_lost: bool,
-}
-
-impl Begun {
-    fn bytes_left(&self) -> usize {
-        self.fields.value_bytes as usize - self.done
-    }
-}
 
 /// What came of a step of [`Store::import`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +78,8 @@ impl Store {
             self.heed(arriving.prefix, &part.heading, now);
             arriving.heeded = true;
         }
-        self.judge_an_era_later();
+        let pages = &self.shared.pages;
+        pages.eras.judge_later(pages.pool.limit());
         let (mut items, mut count, mut bytes) = ([None; STEP_RECORDS], 0, 0);
         let mut step = ImportStep::More;
         while count < STEP_RECORDS && bytes < STEP_BYTES {
@@ -202,13 +186,9 @@ impl Store {
     ) -> bool {
         let (room, is_chosen) = (value.len(), arriving.is_chosen);
         let mut store = |locked: &mut Locked<'_>| {
-            locked.take_in(
-                &key,
-                &locked.draft_of(heading, &fields, &[value]),
-                fields.cas,
-                locked.access_of(&fields),
-                is_chosen,
-            )
+            let parts = [value];
+            let arrival = arrival_of(&locked.site, heading, &fields, &parts, is_chosen);
+            locked.take_in(&key, &arrival)
         };
         let hash = key.hash();
         let placed =
@@ -234,21 +214,18 @@ impl Store {
         let bytes = fields.value_bytes as usize;
         let is_last = piece.len() == begun.bytes_left();
         // What was kept of it is less than a page.
-        let room = piece.len() + if is_last { self.page_bytes } else { 0 };
+        let room = piece.len() + if is_last { self.shared.pages.bytes } else { 0 };
         let (mut is_first, is_chosen) = (start == 0, arriving.is_chosen);
         let mut store = |locked: &mut Locked<'_>| {
             if std::mem::take(&mut is_first) {
-                locked.begin_value(hash, bytes);
+                locked.drop_value();
+                locked.inner.unfinished.begin(hash, bytes);
             }
-            let goes_on = locked.add_piece(hash, bytes, start, piece)?;
+            let unfinished = &mut locked.inner.unfinished;
+            let goes_on = unfinished.add_piece(&locked.site, (hash, bytes), start, piece)?;
             if goes_on && is_last {
-                locked.finish_value(
-                    &key,
-                    &locked.draft_of(heading, &fields, &[]),
-                    fields.cas,
-                    locked.access_of(&fields),
-                    is_chosen,
-                )?;
+                let arrival = arrival_of(&locked.site, heading, &fields, &[], is_chosen);
+                locked.finish_value(&key, &arrival)?;
             }
             Ok(goes_on)
         };
@@ -303,7 +280,7 @@ impl Store {
                 return Placed::Lost;
             }
             if !arriving.has_way {
-                let (low, high) = locked.hashes_around(hash);
+                let (low, high) = locked.site.hashes_around(hash);
                 let (low, high) = (heading.first.max(low), heading.last.min(high));
                 if (low..=high).contains(&hash) {
                     locked.make_way(low, high, usize::from(heading.blocks));
@@ -324,15 +301,15 @@ impl Store {
         if may_come || !evicts {
             return Placed::NoRoom;
         }
-        self.lock(hash, now).inner.stats.evictions += 1;
+        self.lock(hash, now).inner.items.counts.lost(1);
         Placed::Lost
     }
 
     /// True of a key that is served here, or will be when its cachelet has arrived.
     fn takes(&self, hash: u64) -> bool {
         let Way::Here(slot) = self.routes.of(hash) else { return false };
-        let cachelet = self.at(slot);
-        cachelet.arrives() || cachelet.away(hash).is_none()
+        let away = &self.at(slot).front.away;
+        away.arrives() || away.of(hash).is_none()
     }
 
     /// Every cachelet of the prefix goes by what the source says, be there no item for it.
@@ -343,20 +320,18 @@ impl Store {
             next = hash.checked_add(1 << (64 - Prefix::BITS_MAX));
             let Way::Here(slot) = self.routes.of(hash) else { continue };
             let mut locked = self.lock_cachelet(self.at(slot), now);
-            let Some(whole) = locked.cachelet.prefix().filter(|_| !locked.cachelet.is_away())
-            else {
-                continue;
-            };
+            let front = locked.site.front;
+            let Some(whole) = front.prefix().filter(|_| !front.away.is_all()) else { continue };
             locked.heeds(heading);
-            if whole == prefix && locked.cachelet.arrives() {
+            if whole == prefix && front.away.arrives() {
                 let gone = match is_planted(Fault::ServedWhileItComes) {
                     true => u128::from(heading.last) + 1,
                     false => heading.first.into(),
                 };
-                locked.cachelet.have_arrived(gone);
+                front.away.have_arrived(gone);
             }
-            if locked.inner.splits {
-                self.lock_half(self.child(locked.cachelet), now).heeds(heading);
+            if locked.inner.split.is_under_way() {
+                self.lock_half(self.child(front), now).heeds(heading);
             }
             let behind = whole.last_hash().checked_add(1).filter(|hash| *hash <= last);
             next = behind.and_then(|hash| self.routes.next_here(hash));
@@ -367,46 +342,49 @@ impl Store {
 impl Locked<'_> {
     /// Goes by what the source says of the cachelet; false if what it sends was flushed here.
     fn heeds(&mut self, heading: &Heading) -> bool {
-        let generation = u32::from(heading.generation);
-        if self.inner.counter == self.inner.counter_at_birth {
-            self.cachelet.generation.store(generation, Relaxed);
-            (self.inner.counter, self.inner.counter_at_birth) = (heading.counter, 0);
-        }
-        if self.cachelet.generation.load(Relaxed) == generation {
-            self.inner.counter = self.inner.counter.max(heading.counter);
-        }
-        let known = self.inner.flush_number;
+        let front = self.site.front;
+        self.inner.items.counter.follow(front, heading.generation, heading.counter);
+        let known = self.inner.flushed.number();
         if heading.flush_number < known && !is_planted(Fault::FlushNumberIgnored) {
             return false;
         }
         if heading.flush_number > known {
             self.flush(heading.flush_number);
         }
-        let next = self.inner.flush_next.max(self.inner.flush_number);
+        let flushed = &mut self.inner.flushed;
+        let next = flushed.next().max(flushed.number());
         // One number for the last flush and for the next: two servers gave it, one of which did not know the other yet.
         let shares_number = heading.flush_next == heading.flush_number;
         if heading.flush_in != 0 && (heading.flush_next > next || shares_number) {
-            let flush_at = self.sent_at(heading).saturating_add(heading.flush_in);
-            self.cachelet.flush_at.store(flush_at, Relaxed);
-            self.inner.flush_next = heading.flush_next;
+            let flush_at = sent_at(&self.site, heading).saturating_add(heading.flush_in);
+            flushed.await_next(front, flush_at, heading.flush_next);
         }
         true
     }
+}
 
-    /// When a part was sent, by this server's clock.
-    fn sent_at(&self, heading: &Heading) -> Seconds {
-        let since = self.store.unix_at(self.now).wrapping_sub(heading.unix) as i64;
-        let seems = if since.unsigned_abs() <= CLOCKS_DIFFER { since as i32 } else { 0 };
-        self.now.saturating_add_signed(-seems)
-    }
+/// When a part was sent, by this server's clock.
+fn sent_at(site: &Site, heading: &Heading) -> Seconds {
+    let since = site.shared.clock.unix_at(site.now).wrapping_sub(heading.unix) as i64;
+    let seems = if since.unsigned_abs() <= CLOCKS_DIFFER { since as i32 } else { 0 };
+    site.now.saturating_add_signed(-seems)
+}
 
-    fn draft_of<'d>(&self, heading: &Heading, fields: &Fields, parts: &'d [&'d [u8]]) -> Draft<'d> {
-        let has = |mark: u8| fields.marks & mark != 0;
-        let deadline = match fields.remaining {
-            0 => 0,
-            remaining => self.sent_at(heading).saturating_add(remaining),
-        };
-        Draft {
+fn arrival_of<'d>(
+    site: &Site,
+    heading: &Heading,
+    fields: &Fields,
+    parts: &'d [&'d [u8]],
+    is_chosen: bool,
+) -> Arrival<'d> {
+    let has = |mark: u8| fields.marks & mark != 0;
+    let deadline = match fields.remaining {
+        0 => 0,
+        remaining => sent_at(site, heading).saturating_add(remaining),
+    };
+    let last = site.now.saturating_sub(fields.idle);
+    Arrival {
+        draft: Draft {
             flags: fields.flags,
             deadline,
             parts,
@@ -414,12 +392,9 @@ impl Locked<'_> {
             stale: has(marks::STALE),
             win: has(marks::WIN),
             binary_key: has(marks::BINARY_KEY),
-        }
-    }
-
-    fn access_of(&self, fields: &Fields) -> Access {
-        let last = self.now.saturating_sub(fields.idle);
-        let is_fetched = fields.marks & marks::FETCHED != 0;
-        Access::new(last, u32::from(fields.frequency), is_fetched, self.store.era())
+        },
+        cas: fields.cas,
+        access: Access::new(last, fields.frequency.into(), has(marks::FETCHED), site.era()),
+        is_chosen,
     }
 }

@@ -1,19 +1,20 @@
 //! A cachelet's index: a directory by the highest bits of the hash, an entry a slice (see `slice`). A
 //! slice that is full grows or is split in two, alone (extendible hashing), so that growth never makes
-//! one long pause.
+//! one long pause. An index that has grown sparse moves together, and gives pages back.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::bucket::{SLOTS, tag_of};
+use crate::blocks::Blocks;
+use crate::bucket::{BLOCK_BUCKETS, SLOTS, tag_of};
+use crate::dir::{Dir, index};
 use crate::entry::{BLOCKS_MAX, Entry};
 use crate::item::Item;
-use crate::locked::Locked;
-use crate::memory::{Memory, Offset, prefetch};
-use crate::shim::Ordering::*;
+use crate::memory::{BlockId, Offset, prefetch};
+use crate::pool::PageId;
+use crate::site::Site;
 use crate::slice::{Place, Slice};
 use crate::types::Full;
-
-use mbal_model::{Key, Prefix};
 
 /// 2^20 slices of up to 1,280 slots for one cachelet. Whoever makes keys collide beyond that evicts its own.
 const DEPTH_MAX: u32 = 20;
@@ -27,364 +28,361 @@ const ITEMS_PER_BLOCK: usize = 74;
 /// A directory that grows for what comes from another cachelet takes no more than one of so many parts of the memory.
 const DIR_PART: usize = 256;
 
-pub struct Dir {
-    depth: u32,
-    pub entries: Box<[Entry]>,
+/// An index is sparse, and gives pages back, when it has more slots than so many per item.
+const SPARSE_SLOTS_PER_ITEM: usize = 2;
+
+/// Blocks that are less than one of so many parts of the logs' memory are taken for ghosts too. An index sheds nothing
+/// unless its pages are half as much again: it would be what it grows by.
+const GHOSTS_PART: usize = 32;
+
+/// A slice of a sparse index is rebuilt if so many percent of its slots suffice.
+const WORTH_PERCENT: usize = 75;
+
+/// Slices that are looked at for every page that is cleaned.
+const LOOKED_AT: usize = 4;
+
+/// What its writer remembers of an index, beside the directory. `items` is always how many it has.
+#[derive(Default)]
+pub struct Index {
+    blocks: Blocks,
+    /// Ghosts left in it so far.
+    ghosts: u32,
+    old_dirs: Vec<(u64, Box<Dir>)>,
+    shedding: Shedding,
 }
 
-impl Dir {
-    pub fn empty() -> Box<Dir> {
-        Box::new(Dir { depth: 0, entries: Box::new([Entry::empty()]) })
-    }
-
-    /// Index of the entry for `hash`, whose first `prefix_bits` chose the cachelet.
-    #[inline(always)]
-    pub fn index(&self, hash: u64, prefix_bits: u32) -> usize {
-        index(hash, prefix_bits, self.depth)
-    }
-
-    pub fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    fn doubled(&self) -> Box<Dir> {
-        let twice = self.entries.iter().flat_map(|entry| [entry.copy(), entry.copy()]);
-        Box::new(Dir { depth: self.depth + 1, entries: twice.collect() })
-    }
-
-    /// No slice is left; what has moved to another cachelet is still there.
-    fn emptied(&self) -> Box<Dir> {
-        if !self.entries.iter().any(Entry::has_moved) {
-            return Dir::empty();
-        }
-        let left = |entry: &Entry| if entry.has_moved() { Entry::moved() } else { Entry::empty() };
-        Box::new(Dir { depth: self.depth, entries: self.entries.iter().map(left).collect() })
-    }
-
-    /// The run of entries that share the slice of entry `index`.
-    pub fn run(&self, index: usize) -> Range<usize> {
-        let same = |i: &usize| self.entries[*i].leads_like(&self.entries[index]);
-        let start = (0..index).rev().take_while(same).last().unwrap_or(index);
-        let end = (index + 1..self.entries.len()).take_while(same).last().unwrap_or(index) + 1;
-        start..end
-    }
+/// How far a sparse index has moved together.
+#[derive(Default)]
+struct Shedding {
+    /// Entry of the directory that is looked at next.
+    next: usize,
+    /// Slices with blocks from here on are rebuilt in this round; at first all.
+    above: BlockId,
 }
 
-#[inline(always)]
-fn index(hash: u64, prefix_bits: u32, depth: u32) -> usize {
-    // Two shifts: a shift by 64 has no meaning.
-    ((hash << prefix_bits) >> 1 >> (63 - depth)) as usize
-}
-
-pub fn hash_of(memory: &Memory, offset: Offset) -> u64 {
-    let item = Item::at(memory, offset);
-    Key::new(item.key()).expect("a stored key has a valid length").hash()
-}
-
-impl Locked<'_> {
-    #[inline]
-    pub(crate) fn dir(&self) -> &Dir {
-        // SAFETY: the directory is replaced under this lock only, and freed after its epoch.
-        unsafe { &*self.cachelet.dir.load(Acquire) }
-    }
-
-    /// Index of the directory's entry for `hash`.
-    #[inline]
-    pub(crate) fn entry(&self, hash: u64) -> usize {
-        self.dir().index(hash, self.cachelet.prefix_bits.load(Relaxed))
-    }
-
-    #[inline]
-    pub(crate) fn slice_at(&self, entry: usize) -> Option<Slice<'_>> {
-        self.dir().entries[entry].slice(&self.store.memory)
-    }
-
-    /// The slice that `hash` falls into, if there is one.
-    #[inline]
-    pub(crate) fn slice_of(&self, hash: u64) -> Option<Slice<'_>> {
-        let entry = self.entry(hash);
-        debug_assert!(!self.dir().entries[entry].has_moved(), "lock() follows it to the child");
-        self.slice_at(entry)
-    }
-
-    /// The key's item's place, if it has one.
-    pub(crate) fn place_of(&self, key: &Key) -> Option<Place> {
-        let slice = self.slice_of(key.hash())?;
-        let accept = |offset| Item::at(&self.store.memory, offset).has_key(key.bytes());
-        slice.search(slice.home_for(key.hash()), key.hash(), accept)
-    }
-
-    /// The place of the record at `offset`, whose key has `hash`.
-    pub(crate) fn place_at(&self, hash: u64, offset: Offset) -> Option<Place> {
-        let slice = self.slice_of(hash)?;
-        slice.search(slice.home_for(hash), hash, |candidate| candidate == offset)
-    }
-
-    /// The chained item with this hash that `accept` knows as its own.
-    pub(crate) fn place_where(&self, hash: u64, accept: impl Fn(Item) -> bool) -> Option<Place> {
-        let accept = |offset| accept(Item::at(&self.store.memory, offset));
-        let slice = self.slice_of(hash)?;
-        slice.search(slice.home_for(hash), hash, accept)
-    }
-
-    /// Runs `change` while readers of the keys with this home bucket are told to try again.
-    #[inline]
-    pub(crate) fn change<R>(&self, hash: u64, change: impl FnOnce() -> R) -> R {
-        let slice = self.slice_of(hash).expect("its item was found in it");
-        slice.home_for(hash).version.write(change)
+impl Index {
+    pub fn pages(&self) -> usize {
+        self.blocks.pages()
     }
 
     /// Has the key of `hash` been evicted lately, unread?
-    pub(crate) fn is_ghost(&self, hash: u64) -> bool {
-        let Some(slice) = self.slice_of(hash) else { return false };
-        let ghost = slice.home_for(hash).ghost(tag_of(hash), self.inner.ghosts);
-        ghost.is_some_and(|(age, _)| self.is_lately(age))
-    }
-
-    /// Within three evictions of unread items to four items that there are? With as many as there are, a memory of
-    /// two items in each of 32 cachelets hits a point less (decision 0005).
-    fn is_lately(&self, ghosts: u32) -> bool {
-        u64::from(ghosts) * 4 <= self.inner.stats.items * 3
+    #[inline]
+    pub fn is_ghost(&self, site: &Site, hash: u64, items: u64) -> bool {
+        let Some(slice) = site.slice_of(hash) else { return false };
+        let ghost = slice.home_for(hash).ghost(tag_of(hash), self.ghosts);
+        ghost.is_some_and(|(age, _)| is_lately(age, items))
     }
 
     /// Leaves a ghost in a place that has just been emptied; only a home bucket is asked for it.
-    pub(crate) fn haunt(&mut self, hash: u64, place: Place) {
-        let slice = self.slice_of(hash).expect("the place lies in it");
+    pub fn haunt(&mut self, site: &Site, hash: u64, place: Place) {
+        let slice = site.slice_of(hash).expect("the place lies in it");
         let home = slice.home_for(hash);
         if std::ptr::eq(slice.at(place.bucket.into()), home) {
-            let stamp = self.inner.ghosts.wrapping_add(1);
+            let stamp = self.ghosts.wrapping_add(1);
             home.haunt(place.slot.into(), stamp);
-            self.inner.ghosts = stamp;
+            self.ghosts = stamp;
         }
     }
 
-    /// Points an existing place to another record of the same key, or to none (0).
-    pub(crate) fn repoint(&mut self, hash: u64, place: Place, offset: Offset) {
-        let slice = self.slice_of(hash).expect("the place lies in it");
-        let place = (place.bucket.into(), place.slot.into());
-        let change = || slice.set_slot(tag_of(hash), place, offset);
-        slice.home_for(hash).version.write(change);
-    }
-
-    /// Adds a key that has no place yet. Grows the slice where it must.
-    pub(crate) fn insert(&mut self, hash: u64, offset: Offset) -> Result<(), Full> {
+    /// Adds a key that has no place yet. Grows the slice where it must. `Some`: this item is to be evicted first, since its window is full.
+    #[inline]
+    pub fn insert(
+        &mut self,
+        site: &mut Site,
+        hash: u64,
+        offset: Offset,
+        items: u64,
+    ) -> Result<Option<Offset>, Full> {
         loop {
-            let Some(slice) = self.slice_of(hash) else {
-                let new = self.take_slice_of(1).ok_or(Full::OutOfMemory)?;
-                let dir = self.dir();
-                dir.run(self.entry(hash)).for_each(|entry| dir.entries[entry].lead(&new));
+            let Some(slice) = site.slice_of(hash) else {
+                let new = self.blocks.take(site, 1).ok_or(Full::OutOfMemory)?;
+                let dir = site.dir();
+                dir.run(site.entry(hash)).for_each(|entry| dir.entries[entry].lead(&new));
                 continue;
             };
-            let (tag, stamp) = (tag_of(hash), self.inner.ghosts);
+            let (tag, stamp) = (tag_of(hash), self.ghosts);
             if let Some((bucket, slot)) = slice.place_for(tag, stamp) {
                 let forgotten = slice.at(bucket).forgets(slot, tag, stamp);
-                let too_early = forgotten.is_some_and(|age| self.is_lately(age));
-                if too_early && self.has_room_for_ghosts() && self.grow(hash) {
+                let too_early = forgotten.is_some_and(|age| is_lately(age, items));
+                if too_early && self.has_room_for_ghosts(site) && self.grow(site, hash) {
                     continue;
                 }
-                let slice = self.slice_of(hash).expect("growth that fails changes nothing");
+                let slice = site.slice_of(hash).expect("growth that fails changes nothing");
                 let change = || slice.set_slot(tag, (bucket, slot), offset);
                 slice.home_for(hash).version.write(change);
-                return Ok(());
+                return Ok(None);
             }
             if slice.make_room(tag, stamp) {
                 continue;
             }
-            let items = slice.items().count();
-            let helps = items * SLOTS_PER_ITEM_MAX >= slice.buckets() * SLOTS;
-            if !(helps && self.grow(hash)) {
-                self.evict_from_window(hash);
+            let placed = slice.items().count();
+            let helps = placed * SLOTS_PER_ITEM_MAX >= slice.buckets() * SLOTS;
+            if !(helps && self.grow(site, hash)) {
+                return Ok(Some(victim_of_window(site, hash)));
             }
         }
     }
 
+    /// True if what ghosts take in the index is little beside what they do for the items.
+    fn has_room_for_ghosts(&self, site: &Site) -> bool {
+        self.blocks.bytes(site) * GHOSTS_PART < site.log_bytes()
+    }
+
     /// Gives the slice of `hash` more blocks, or splits it; false if there is no memory for it, or no depth left.
-    fn grow(&mut self, hash: u64) -> bool {
-        let entry = self.entry(hash);
-        let slice = self.slice_at(entry).expect("it is full");
+    fn grow(&mut self, site: &mut Site, hash: u64) -> bool {
+        let entry = site.entry(hash);
+        let slice = site.slice_at(entry).expect("it is full");
         let (blocks, items) = (slice.blocks(), slice.all_items());
-        (blocks + 1..=BLOCKS_MAX).any(|blocks| self.rebuild(entry, blocks, &items))
-            || self.split_slice(hash)
+        (blocks + 1..=BLOCKS_MAX).any(|blocks| self.rebuild(site, entry, blocks, &items))
+            || self.split_slice(site, hash)
     }
 
     /// Puts a slice's items into so many blocks, and the ghosts that have room. False if they do not fit, or there is
     /// no memory for it. Touches no item.
-    pub(crate) fn rebuild(&mut self, entry: usize, blocks: usize, items: &[(u16, Offset)]) -> bool {
-        let Some(new) = self.take_slice_of(blocks) else { return false };
-        let memory = &self.store.memory;
-        let (old, new_slice) = (self.slice_at(entry), new.slice(memory));
+    fn rebuild(
+        &mut self,
+        site: &mut Site,
+        entry: usize,
+        blocks: usize,
+        items: &[(u16, Offset)],
+    ) -> bool {
+        let Some(new) = self.blocks.take(site, blocks) else { return false };
+        let (old, new_slice) = (site.slice_at(entry), new.slice(site.memory()));
         let (old, new_slice) = old.zip(new_slice).expect("both have blocks");
         if !new_slice.fill(items).is_empty() {
-            self.give_back_slice(&new);
+            self.blocks.give_back(site, &new);
             return false;
         }
         new_slice.inherit_ghosts(old);
-        let run = self.dir().run(entry);
-        self.replace(run, |_| &new);
+        let run = site.dir().run(entry);
+        self.replace(site, run, |_| &new);
         true
     }
 
     /// Splits the slice of `hash` in two; false if there is no memory for it or no depth left.
-    pub(crate) fn split_slice(&mut self, hash: u64) -> bool {
-        let alone = self.dir().run(self.entry(hash)).len() == 1;
-        if alone && !self.may_double_dir() {
+    pub fn split_slice(&mut self, site: &mut Site, hash: u64) -> bool {
+        let alone = site.dir().run(site.entry(hash)).len() == 1;
+        if alone && !self.may_double_dir(site) {
             return false;
         }
         // The next bit of the hash parts them, which is found in the items alone.
-        let (dir, memory) = (self.dir(), &self.store.memory);
-        let mut run = dir.run(self.entry(hash));
-        let old = self.slice_at(run.start).expect("it is to be split");
+        let (dir, memory) = (site.dir(), site.memory());
+        let mut run = dir.run(site.entry(hash));
+        let old = site.slice_at(run.start).expect("it is to be split");
         old.offsets().for_each(|offset| prefetch(memory.at(offset)));
-        let prefix_bits = self.cachelet.prefix_bits.load(Relaxed);
-        let (entry, mut depth) = (run.start, dir.depth);
+        let prefix_bits = site.front.root.prefix_bits();
+        let (entry, mut depth) = (run.start, dir.depth());
         if alone {
             (run, depth) = (2 * run.start..2 * run.end, depth + 1);
         }
         let middle = run.start + run.len() / 2;
         let is_upper = |&(_, offset): &(u16, Offset)| {
-            index(hash_of(memory, offset), prefix_bits, depth) >= middle
+            index(Item::at(memory, offset).hash(), prefix_bits, depth) >= middle
         };
         let (upper, lower): (Vec<_>, Vec<_>) = old.all_items().into_iter().partition(is_upper);
-        let Some(low) = self.new_slice(entry, &lower) else { return false };
-        let Some(high) = self.new_slice(entry, &upper) else {
-            self.give_back_slice(&low);
+        let Some(low) = self.new_slice(site, entry, &lower) else { return false };
+        let Some(high) = self.new_slice(site, entry, &upper) else {
+            self.blocks.give_back(site, &low);
             return false;
         };
         if alone {
-            self.double_dir();
+            self.double_dir(site);
         }
-        self.replace(run, |entry| if entry < middle { &low } else { &high });
+        self.replace(site, run, |entry| if entry < middle { &low } else { &high });
         true
     }
 
     /// A slice that nobody can see of these items of the one of `old`, in as many blocks as they need; where all that there may be
     /// do not suffice each has the place that it had. `None` if there is no memory for it.
-    fn new_slice(&mut self, old: usize, items: &[(u16, Offset)]) -> Option<Entry> {
+    fn new_slice(&mut self, site: &mut Site, old: usize, items: &[(u16, Offset)]) -> Option<Entry> {
+        let memory = site.memory();
         for blocks in items.len().div_ceil(ITEMS_PER_BLOCK).clamp(1, BLOCKS_MAX)..=BLOCKS_MAX {
-            let entry = self.take_slice_of(blocks)?;
-            let slice = entry.slice(&self.store.memory).expect("it has blocks");
+            let entry = self.blocks.take(site, blocks)?;
+            let slice = entry.slice(memory).expect("it has blocks");
             if slice.fill(items).is_empty() {
                 return Some(entry);
             }
-            self.give_back_slice(&entry);
+            self.blocks.give_back(site, &entry);
         }
-        let memory = &self.store.memory;
-        let blocks = self.slice_at(old).expect("it is to be split").blocks();
-        let entry = self.take_slice_of(blocks)?;
-        let (old, slice) = (self.slice_at(old), entry.slice(memory));
+        let blocks = site.slice_at(old).expect("it is to be split").blocks();
+        let entry = self.blocks.take(site, blocks)?;
+        let (old, slice) = (site.slice_at(old), entry.slice(memory));
         slice.expect("it has blocks").fill_like(old.expect("it is there still"), items);
         Some(entry)
     }
 
     /// Has these entries of the directory, of one slice, lead to what was made of it.
-    fn replace<'e>(&mut self, run: Range<usize>, new: impl Fn(usize) -> &'e Entry) {
-        let old = self.slice_at(run.start).expect("it was replaced by another");
+    fn replace<'e>(
+        &mut self,
+        site: &mut Site,
+        run: Range<usize>,
+        new: impl Fn(usize) -> &'e Entry,
+    ) {
+        let old = site.slice_at(run.start).expect("it was replaced by another");
         // Readers that are in the old blocks start again before they can find the new ones.
         old.retire();
         let ids: Vec<_> = old.ids().collect();
         for entry in run {
-            self.dir().entries[entry].lead(new(entry));
+            site.dir().entries[entry].lead(new(entry));
         }
-        self.retire_blocks(ids);
+        self.blocks.retire(site, ids);
     }
 
-    /// The hashes that the directory stands for, by one of them.
-    pub(crate) fn hashes_around(&self, hash: u64) -> (u64, u64) {
-        let all = Prefix::of(hash, self.cachelet.prefix_bits.load(Relaxed));
-        (all.first_hash(), all.last_hash())
-    }
-
-    /// Sees to it that the index has a slice of so many blocks for these hashes, where it has none. `None`, and nothing that is stored
-    /// has changed, if it has one, or no memory. Slices come from another cachelet in the order of their hashes: without this all
-    /// items would crowd into one, to be split again and again until the directory may not grow.
-    pub(crate) fn make_way(&mut self, low: u64, high: u64, blocks: usize) -> Option<Slice<'_>> {
-        let bits = self.cachelet.prefix_bits.load(Relaxed);
-        let (_, last) = self.hashes_around(low);
+    /// How deep the directory has to be for a slice of these hashes; `None` if it would take too much memory.
+    pub fn depth_for(&self, site: &Site, low: u64, high: u64) -> Option<u32> {
         let zeros = low.trailing_zeros().min(high.wrapping_add(1).trailing_zeros());
-        let depth = (64 - bits).saturating_sub(zeros);
-        let dir_bytes = size_of::<Entry>().checked_shl(depth).filter(|_| depth < 24);
-        if dir_bytes.is_none_or(|bytes| bytes > self.store.options().memory_bytes / DIR_PART) {
-            return None;
+        let depth = (64 - site.front.root.prefix_bits()).saturating_sub(zeros);
+        let bytes = size_of::<Entry>().checked_shl(depth).filter(|_| depth < 24)?;
+        (bytes <= site.shared.options.memory_bytes / DIR_PART).then_some(depth)
+    }
+
+    /// A slice of so many blocks for these hashes, where there is none. `None`, and nothing that is stored has changed, if there is one,
+    /// or no memory.
+    pub fn slice_for<'s>(
+        &mut self,
+        site: &'s mut Site,
+        (low, high): (u64, u64),
+        depth: u32,
+        blocks: usize,
+    ) -> Option<Slice<'s>> {
+        while site.dir().depth() < depth {
+            self.double_dir(site);
         }
-        self.part_at(low);
-        if high < last {
-            self.part_at(high + 1);
-        }
-        while self.dir().depth() < depth {
-            self.double_dir();
-        }
-        let (low, high) = (self.entry(low), self.entry(high));
+        let (low, high) = (site.entry(low), site.entry(high));
         let is_empty = |entry: &Entry| entry.leads_like(&Entry::empty());
-        if !self.dir().entries[low..=high].iter().all(is_empty) {
+        if !site.dir().entries[low..=high].iter().all(is_empty) {
             return None;
         }
-        let new = self.take_slice_of(blocks.clamp(1, BLOCKS_MAX))?;
-        self.dir().entries[low..=high].iter().for_each(|entry| entry.lead(&new));
-        self.slice_at(low)
+        let new = self.blocks.take(site, blocks.clamp(1, BLOCKS_MAX))?;
+        site.dir().entries[low..=high].iter().for_each(|entry| entry.lead(&new));
+        site.slice_at(low)
+    }
+
+    /// Sees to it that a slice begins at `hash`. `Some`: one that spans the place was given up for want of memory, and these were its
+    /// items. Then it is to be asked again.
+    pub fn part_at(&mut self, site: &mut Site, hash: u64) -> Option<Vec<Offset>> {
+        loop {
+            let entry = site.entry(hash);
+            let begins = hash == 0 || site.entry(hash - 1) != entry;
+            let has_slice = site.slice_at(entry).is_some();
+            // Only a slice's run is short: without one it may be most of the directory.
+            if begins && (!has_slice || site.dir().run(entry).start == entry) {
+                return None;
+            }
+            let run = if has_slice { site.dir().run(entry) } else { entry..entry + 1 };
+            // What is asked for may be finer than the few items of an index need.
+            if run.len() == 1 {
+                self.double_dir(site);
+            } else if !self.split_slice(site, hash) {
+                // No memory for its halves.
+                if run.start != entry {
+                    return Some(self.take_slice(site, entry, &Entry::empty()));
+                }
+                self.double_dir(site);
+            }
+        }
     }
 
     /// The directory is no larger than the blocks that it leads to.
-    fn may_double_dir(&self) -> bool {
-        let dir = self.dir();
+    fn may_double_dir(&self, site: &Site) -> bool {
+        let dir = site.dir();
         let bytes = 2 * size_of_val(&*dir.entries);
-        dir.depth < DEPTH_MAX && bytes <= self.block_bytes()
+        dir.depth() < DEPTH_MAX && bytes <= self.blocks.bytes(site)
     }
 
-    pub(crate) fn double_dir(&mut self) {
-        let doubled = Box::into_raw(self.dir().doubled());
-        let old = self.cachelet.dir.swap(doubled, AcqRel);
-        self.retire_dir(old);
+    fn double_dir(&mut self, site: &mut Site) {
+        let doubled = site.dir().doubled();
+        self.replace_dir(site, doubled);
     }
 
-    /// Makes room in the window of `hash` by evicting one of its items.
-    fn evict_from_window(&mut self, hash: u64) {
-        let slice = self.slice_of(hash).expect("its window is full");
-        let memory = &self.store.memory;
-        let victim = slice
-            .neighbours(hash)
-            .min_by_key(|&offset| Item::at(memory, offset).access() & 0x0300_0000)
-            .expect("a full window has items");
-        self.evict(hash_of(memory, victim), victim);
-    }
-
-    fn retire_dir(&mut self, old: *mut Dir) {
-        let stamp = self.store.epochs.stamp();
-        // SAFETY: it came from Box::into_raw and has just been taken out of the cachelet.
-        let old = unsafe { Box::from_raw(old) };
-        let epochs = &self.store.epochs;
-        self.inner.old_dirs.retain(|(stamp, _)| !epochs.passed(*stamp));
-        self.inner.old_dirs.push((stamp, old));
+    fn replace_dir(&mut self, site: &mut Site, dir: Box<Dir>) {
+        let old = site.replace_dir(dir);
+        let epochs = site.pages().pool.epochs();
+        let stamp = epochs.stamp();
+        self.old_dirs.retain(|(stamp, _)| !epochs.passed(*stamp));
+        self.old_dirs.push((stamp, old));
     }
 
     /// Takes a slice (or an empty entry) out of the index; its items. Readers that are in it start again, and
     /// find `left` in the directory.
-    pub(crate) fn take_slice(&mut self, entry: usize, left: &Entry) -> Vec<Offset> {
-        let Some(old) = self.slice_at(entry) else {
-            self.dir().entries[entry].lead(left);
+    pub fn take_slice(&mut self, site: &mut Site, entry: usize, left: &Entry) -> Vec<Offset> {
+        let Some(old) = site.slice_at(entry) else {
+            site.dir().entries[entry].lead(left);
             return Vec::new();
         };
         let items = old.offsets().collect();
-        let run = self.dir().run(entry);
-        self.replace(run, |_| left);
+        let run = site.dir().run(entry);
+        self.replace(site, run, |_| left);
         items
     }
 
-    /// Forgets every item at once, whatever their number: O(pages of the index).
+    /// Forgets every item at once, whatever their number: O(pages of the index), which are what is returned.
     ///
     /// A reader that is already in the old index may still find what was there when it began.
-    pub(crate) fn drop_index(&mut self) {
-        self.drop_index_for(self.dir().emptied());
+    pub fn drop_all(&mut self, site: &mut Site) -> VecDeque<(u64, PageId)> {
+        let emptied = site.dir().emptied();
+        self.drop_for(site, emptied)
     }
 
-    /// [`Locked::drop_index`] of a cachelet that has gone: what its splits have left is forgotten too.
-    pub(crate) fn vacate_index(&mut self) {
-        self.drop_index_for(Dir::empty());
+    /// [`Index::drop_all`] of a cachelet that has gone: what its splits have left is forgotten too.
+    pub fn vacate(&mut self, site: &mut Site) -> VecDeque<(u64, PageId)> {
+        self.drop_for(site, Dir::empty())
     }
 
-    fn drop_index_for(&mut self, emptied: Box<Dir>) {
-        let emptied = Box::into_raw(emptied);
-        let old = self.cachelet.dir.swap(emptied, AcqRel);
-        self.retire_dir(old);
-        self.drop_blocks();
+    fn drop_for(&mut self, site: &mut Site, emptied: Box<Dir>) -> VecDeque<(u64, PageId)> {
+        self.replace_dir(site, emptied);
+        self.shedding = Shedding::default();
+        self.blocks.drop_all()
     }
+
+    /// A step on the way of an index that has grown sparse to one that is not: some slices move together, and
+    /// a page without blocks is given back. O(slots of some slices).
+    pub fn shed(&mut self, site: &mut Site, items: u64) {
+        let pages = self.blocks.pages();
+        let is_sparse = self.blocks.slots(site) > items as usize * SPARSE_SLOTS_PER_ITEM;
+        let is_large = pages * site.pages().bytes * GHOSTS_PART * 2 > site.log_bytes() * 3;
+        if pages < 2 || !is_sparse || !is_large {
+            return;
+        }
+        self.blocks.reap(site);
+        self.blocks.give_back_page(site);
+        for _ in 0..LOOKED_AT {
+            if self.shedding.next >= site.dir().entries.len() {
+                self.shedding = Shedding { next: 0, above: self.blocks.above_need(site) };
+            }
+            let entry = self.shedding.next;
+            self.shedding.next = site.dir().run(entry).end;
+            self.shed_slice(site, entry);
+        }
+    }
+
+    fn shed_slice(&mut self, site: &mut Site, entry: usize) {
+        // What is being exported keeps its places.
+        if site.front.away.leaves() {
+            return;
+        }
+        let Some(slice) = site.slice_at(entry) else { return };
+        let items = slice.all_items();
+        let worth = BLOCK_BUCKETS * SLOTS * WORTH_PERCENT / 100;
+        let enough = items.len().div_ceil(worth).clamp(1, slice.blocks());
+        let is_above = slice.ids().any(|id| id >= self.shedding.above);
+        if enough < slice.blocks() || is_above {
+            self.rebuild(site, entry, enough, &items);
+        }
+    }
+}
+
+/// Within three evictions of unread items to four items that there are? With as many as there are, a memory of
+/// two items in each of 32 cachelets hits a point less (decision 0005).
+fn is_lately(ghosts: u32, items: u64) -> bool {
+    u64::from(ghosts) * 4 <= items * 3
+}
+
+/// Of the items in the window of `hash`, which is full, the one to evict.
+fn victim_of_window(site: &Site, hash: u64) -> Offset {
+    let slice = site.slice_of(hash).expect("its window is full");
+    slice
+        .neighbours(hash)
+        .min_by_key(|&offset| site.item(offset).access() & 0x0300_0000)
+        .expect("a full window has items")
 }

@@ -15,7 +15,7 @@
 //! A chunk has the same first 12 bytes with key length 0: its item's hash in place of access and sequence,
 //! then the next chunk's offset and its part of the value.
 
-use mbal_model::Seconds;
+use mbal_model::{Key, Seconds};
 
 use crate::access::Access;
 use crate::memory::{Memory, Offset};
@@ -179,6 +179,11 @@ impl Item {
             let at = self.0.add(Layout::key_at(layout.bits()));
             std::slice::from_raw_parts(at, layout.key_bytes())
         }
+    }
+
+    /// Of its key.
+    pub fn hash(&self) -> u64 {
+        Key::new(self.key()).expect("a stored key has a valid length").hash()
     }
 
     /// Whether this is its key.

@@ -10,19 +10,19 @@
 //! each hold the writer lock for some microseconds, and nothing that a client was told is missing from it.
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Elsewhere, MoveId, Prefix, Seconds};
+use mbal_model::{MoveId, Prefix, Seconds};
 
 use crate::access::Access;
 use crate::cachelet::Cachelet;
+use crate::chosen::AgeThresholds;
 use crate::entry::Entry;
 use crate::item::Item;
 use crate::locked::Locked;
-use crate::memory::prefetch;
+use crate::memory::{Offset, prefetch};
 use crate::part::{Fields, Heading, marks, write_further, write_item, write_length};
-use crate::shim::Ordering::*;
+use crate::site::Site;
 use crate::slice::Slice;
 use crate::store::Store;
-use crate::view::View;
 
 /// Items of one step: some microseconds each, where they have to come from memory.
 const STEP_ITEMS: usize = 64;
@@ -63,15 +63,15 @@ impl Store {
     /// is still arriving or is being split; or if a flush that this server has only heard of may be under way: a destination that it has
     /// reached would drop what came.
     pub fn begin_to_leave(&self, prefix: Prefix, id: MoveId) -> bool {
-        let _changes = self.changes();
+        let _changes = self.slots.changes();
         let Some(cachelet) = self.present(prefix) else { return false };
-        let mut locked = cachelet.inner.lock();
-        let is_behind = cachelet.is_behind_flush(&locked, self.flushed());
-        if locked.splits || cachelet.is_partly_here() || is_behind {
+        let (mut inner, front) = (cachelet.inner.lock(), &cachelet.front);
+        let is_behind = inner.flushed.is_behind(front, self.flushed());
+        if inner.split.is_under_way() || front.away.is_part() || is_behind {
             return false;
         }
-        locked.chosen = None;
-        cachelet.begin_to_leave(id, prefix.first_hash());
+        inner.chosen = None;
+        front.away.begin_to_leave(id, prefix.first_hash());
         true
     }
 
@@ -82,13 +82,13 @@ impl Store {
     /// Unless the cachelet leaves, and its last frozen slice is gone or thawed.
     pub fn freeze(&self, prefix: Prefix, now: Seconds) -> Option<u64> {
         let locked = self.leaver(prefix, now);
-        let gone = locked.cachelet.gone();
-        assert_eq!(gone, locked.cachelet.frozen(), "one slice at a time");
+        let (site, away) = (&locked.site, &locked.site.front.away);
+        let gone = away.gone();
+        assert_eq!(gone, away.frozen(), "one slice at a time");
         if gone > u128::from(prefix.last_hash()) {
             return None;
         }
-        let end = locked.end_of_slice(gone as u64).min(u128::from(prefix.last_hash()) + 1);
-        locked.cachelet.freeze(end);
+        away.freeze(site.end_of_slice(gone as u64).min(u128::from(prefix.last_hash()) + 1));
         drop(locked);
         Some(self.batches.stamp())
     }
@@ -116,21 +116,22 @@ impl Store {
         out: &mut Vec<u8>,
     ) -> bool {
         let mut locked = self.leaver(prefix, now);
-        let (gone, frozen) = (locked.cachelet.gone(), locked.cachelet.frozen());
+        let away = &locked.site.front.away;
+        let (gone, frozen) = (away.gone(), away.frozen());
         assert!(gone < frozen, "a slice is frozen");
         cursor.from = cursor.from.max(gone as u64);
         locked.end_slice_at(prefix, cursor.from, frozen);
         if out.is_empty() {
             locked.heading(cursor).write(out);
         }
-        if let Some(slice) = locked.slice_at(locked.entry(cursor.from)) {
+        if let Some(slice) = locked.site.slice_at(locked.site.entry(cursor.from)) {
             if locked.export_some(slice, cursor, out) {
                 return true;
             }
         }
         cursor.slots = 0;
         // Who wrote to it before it froze may have split it since.
-        let end = locked.end_of_slice(cursor.from);
+        let end = locked.site.end_of_slice(cursor.from);
         cursor.from = end as u64;
         if end < frozen {
             return true;
@@ -143,15 +144,16 @@ impl Store {
     /// O([`STEP_ITEMS`]).
     pub fn forget(&self, prefix: Prefix, cursor: &mut Cursor, now: Seconds) -> bool {
         let mut locked = self.leaver(prefix, now);
-        let (gone, frozen) = (locked.cachelet.gone(), locked.cachelet.frozen());
+        let away = &locked.site.front.away;
+        let (gone, frozen) = (away.gone(), away.frozen());
         if gone < frozen {
             let from = gone as u64;
             locked.end_slice_at(prefix, from, frozen);
             if locked.forget_some(from) {
                 return true;
             }
-            let end = locked.end_of_slice(from).min(frozen);
-            locked.cachelet.have_gone(end);
+            let end = locked.site.end_of_slice(from).min(frozen);
+            away.have_gone(end);
             if end < frozen {
                 return true;
             }
@@ -164,7 +166,8 @@ impl Store {
     /// [`Store::give_up`], or cannot serve it any more.
     pub fn thaw(&self, prefix: Prefix, cursor: &mut Cursor, now: Seconds) {
         let locked = self.leaver(prefix, now);
-        locked.cachelet.freeze(locked.cachelet.gone());
+        let away = &locked.site.front.away;
+        away.freeze(away.gone());
         // What has been written meanwhile is to be sent.
         cursor.restart_slice();
     }
@@ -175,30 +178,34 @@ impl Store {
     /// # Panics
     /// Unless the cachelet leaves, and no slice of it is frozen.
     pub fn stay(&self, prefix: Prefix, now: Seconds) {
-        let _changes = self.changes();
-        let mut locked = self.leaver(prefix, now);
-        let gone = locked.cachelet.gone();
-        assert_eq!(gone, locked.cachelet.frozen(), "what was frozen has thawed, or has gone");
-        if gone > u128::from(prefix.first_hash()) && !is_planted(Fault::TakenBackWithoutLeap) {
-            locked.leap();
+        let _changes = self.slots.changes();
+        let cachelet = self.leaving(prefix);
+        let (mut locked, away) = (self.lock_cachelet(cachelet, now), &cachelet.front.away);
+        assert_eq!(away.gone(), away.frozen(), "what was frozen has thawed, or has gone");
+        let any_gone = away.gone() > u128::from(prefix.first_hash());
+        if any_gone && !is_planted(Fault::TakenBackWithoutLeap) {
+            locked.inner.items.counter.leap();
         }
         locked.inner.chosen = None;
-        let cachelet = locked.cachelet;
         drop(locked);
         self.becomes_whole(cachelet);
     }
 
     fn leaver(&self, prefix: Prefix, now: Seconds) -> Locked<'_> {
-        let cachelet = self.present(prefix).filter(|cachelet| cachelet.leaves());
-        self.lock_cachelet(cachelet.expect("the cachelet leaves"), now)
+        self.lock_cachelet(self.leaving(prefix), now)
+    }
+
+    fn leaving(&self, prefix: Prefix) -> &Cachelet {
+        let cachelet = self.present(prefix).filter(|one| one.front.away.leaves());
+        cachelet.expect("the cachelet leaves")
     }
 }
 
 impl Locked<'_> {
     /// After a flush the index's slice may reach beyond what was frozen, and those who write there would move its items.
     fn end_slice_at(&mut self, prefix: Prefix, from: u64, frozen: u128) {
-        let goes_on = frozen <= u128::from(prefix.last_hash());
-        if goes_on && self.end_of_slice(from) > frozen && self.slice_at(self.entry(from)).is_some()
+        let (site, goes_on) = (&self.site, frozen <= u128::from(prefix.last_hash()));
+        if goes_on && site.end_of_slice(from) > frozen && site.slice_at(site.entry(from)).is_some()
         {
             self.part_at(frozen as u64);
         }
@@ -206,13 +213,14 @@ impl Locked<'_> {
 
     /// True if there is more to be removed of the index's slice. Nobody reads it any more.
     fn forget_some(&mut self, from: u64) -> bool {
-        let memory = &self.store.memory;
-        let entry = self.entry(from);
-        let Some(slice) = self.slice_at(entry) else { return false };
+        let (site, inner) = (&self.site, &mut *self.inner);
+        let (items, chosen) = (&mut inner.items, inner.chosen.as_deref());
+        let entry = site.entry(from);
+        let Some(slice) = site.slice_at(entry) else { return false };
         let (mut some, mut count) = ([(0, 0); STEP_ITEMS], 0);
         let mut all = slice.items_from(0);
         for (at, (slot, offset)) in some.iter_mut().zip(&mut all) {
-            prefetch(memory.at(offset));
+            prefetch(site.memory().at(offset));
             *at = (slot, offset);
             count += 1;
         }
@@ -224,49 +232,45 @@ impl Locked<'_> {
                 (count, more) = (done, true);
                 break;
             }
-            let item = Item::at(memory, offset);
+            let item = site.item(offset);
             bytes += item.value_bytes() as usize;
-            left_behind += u64::from(!self.goes_along(item));
-            self.slice_at(entry).expect("it has items").clear(slot);
-            self.kill_record(offset);
+            left_behind += u64::from(!goes_along(site, chosen, item));
+            slice.clear(slot);
+            items.kill_record(site, offset);
         }
-        self.inner.stats.items -= count as u64;
-        self.inner.stats.left_behind += left_behind;
+        items.counts.remove(count as u64);
+        items.counts.left_behind(left_behind);
         if !more {
-            self.take_slice(entry, &Entry::empty());
+            self.inner.index.take_slice(&mut self.site, entry, &Entry::empty());
         }
         more
     }
 
-    fn goes_along(&self, item: Item) -> bool {
-        self.inner.chosen.as_ref().is_none_or(|chosen| chosen.choose(self.store, item, self.now))
-    }
-
     fn heading(&self, cursor: &Cursor) -> Heading {
-        let flush_at = self.cachelet.flush_at.load(Relaxed);
-        let (gone, frozen) = (self.cachelet.gone(), self.cachelet.frozen());
-        let slice = self.slice_at(self.entry(gone as u64));
+        let (site, front, flushed) = (&self.site, self.site.front, &self.inner.flushed);
+        let (gone, frozen) = (front.away.gone(), front.away.frozen());
+        let slice = site.slice_at(site.entry(gone as u64));
         Heading {
             slice: cursor.slice,
             number: cursor.number,
             first: gone as u64,
             last: (frozen - 1) as u64,
             blocks: slice.map_or(0, |slice| slice.blocks() as u8),
-            flush_next: self.inner.flush_next,
-            generation: self.cachelet.generation.load(Relaxed) as u16,
-            counter: self.inner.counter,
-            flush_number: self.inner.flush_number,
-            flush_in: remaining(flush_at, self.now),
-            unix: self.store.unix_at(self.now),
+            flush_next: flushed.next(),
+            generation: front.generation() as u16,
+            counter: self.inner.items.counter.last(),
+            flush_number: flushed.number(),
+            flush_in: remaining(front.flush_at(), site.now),
+            unix: site.shared.clock.unix_at(site.now),
         }
     }
 
     /// True if there is more of the slice.
     fn export_some(&self, slice: Slice<'_>, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
-        let memory = &self.store.memory;
+        let site = &self.site;
         let (mut next, mut count) = ([(0, 0); STEP_ITEMS + 1], 0);
         for (at, (place, offset)) in next.iter_mut().zip(slice.items_from(cursor.slots)) {
-            prefetch(memory.at(offset));
+            prefetch(site.memory().at(offset));
             *at = (place, offset);
             count += 1;
         }
@@ -275,14 +279,15 @@ impl Locked<'_> {
             if out.len() >= most {
                 return true;
             }
-            let item = Item::at(memory, offset);
-            let goes = !item.expired(self.now) && self.goes_along(item);
+            let item = site.item(offset);
+            let goes =
+                !item.expired(site.now) && goes_along(site, self.inner.chosen.as_deref(), item);
             if cursor.value_at > 0 && (place > cursor.slots || !goes) {
                 // Cleaning has evicted the item whose value was on its way, or its time has come.
                 abandon(cursor, out);
             }
             cursor.slots = place;
-            if goes && self.export_item(item, cursor, out) {
+            if goes && export_item(site, offset, cursor, out) {
                 return true;
             }
             cursor.slots = place + 1;
@@ -292,49 +297,53 @@ impl Locked<'_> {
         }
         count > STEP_ITEMS
     }
+}
 
-    /// True if there is more of its value.
-    fn export_item(&self, item: Item, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
-        let view = View::new(self.store, self.cachelet, item, self.now);
-        let meta = view.meta();
-        if cursor.value_at > 0 && cursor.cas != meta.cas {
-            abandon(cursor, out);
-        }
-        let value_bytes = meta.value_bytes as usize;
-        let in_pieces = value_bytes > STEP_BYTES;
-        if cursor.value_at == 0 {
-            let mark = |set: bool, mark: u8| if set { mark } else { 0 };
-            let fields = Fields {
-                marks: mark(meta.stale, marks::STALE)
-                    | mark(meta.win, marks::WIN)
-                    | mark(meta.binary_key, marks::BINARY_KEY)
-                    | mark(meta.fetched, marks::FETCHED),
-                flags: meta.flags,
-                remaining: remaining(meta.deadline, self.now),
-                idle: self.now.saturating_sub(meta.last_access),
-                frequency: Access(item.access()).frequency() as u8,
-                cas: meta.cas,
-                value_bytes: meta.value_bytes,
-            };
-            write_item(&fields, item.key(), in_pieces, out);
-        } else {
-            write_further(out);
-        }
-        if !in_pieces {
-            view.copy_value(out);
-            return false;
-        }
-        let piece = (value_bytes - cursor.value_at).min(STEP_BYTES);
-        write_length(piece, out);
-        view.copy_piece(cursor.value_at, piece, out);
-        cursor.value_at += piece;
-        cursor.cas = meta.cas;
-        if cursor.value_at == value_bytes {
-            cursor.value_at = 0;
-            return false;
-        }
-        true
+fn goes_along(site: &Site, chosen: Option<&AgeThresholds>, item: Item) -> bool {
+    chosen.is_none_or(|chosen| chosen.choose(site.pages(), item, site.now))
+}
+
+/// True if there is more of its value.
+fn export_item(site: &Site, offset: Offset, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
+    let (item, view) = (site.item(offset), site.view(offset));
+    let meta = view.meta();
+    if cursor.value_at > 0 && cursor.cas != meta.cas {
+        abandon(cursor, out);
     }
+    let value_bytes = meta.value_bytes as usize;
+    let in_pieces = value_bytes > STEP_BYTES;
+    if cursor.value_at == 0 {
+        let mark = |set: bool, mark: u8| if set { mark } else { 0 };
+        let fields = Fields {
+            marks: mark(meta.stale, marks::STALE)
+                | mark(meta.win, marks::WIN)
+                | mark(meta.binary_key, marks::BINARY_KEY)
+                | mark(meta.fetched, marks::FETCHED),
+            flags: meta.flags,
+            remaining: remaining(meta.deadline, site.now),
+            idle: site.now.saturating_sub(meta.last_access),
+            frequency: Access(item.access()).frequency() as u8,
+            cas: meta.cas,
+            value_bytes: meta.value_bytes,
+        };
+        write_item(&fields, item.key(), in_pieces, out);
+    } else {
+        write_further(out);
+    }
+    if !in_pieces {
+        view.copy_value(out);
+        return false;
+    }
+    let piece = (value_bytes - cursor.value_at).min(STEP_BYTES);
+    write_length(piece, out);
+    view.copy_piece(cursor.value_at, piece, out);
+    cursor.value_at += piece;
+    cursor.cas = meta.cas;
+    if cursor.value_at == value_bytes {
+        cursor.value_at = 0;
+        return false;
+    }
+    true
 }
 
 fn abandon(cursor: &mut Cursor, out: &mut Vec<u8>) {
@@ -346,29 +355,4 @@ fn abandon(cursor: &mut Cursor, out: &mut Vec<u8>) {
 /// Seconds until `deadline`; 0 stays "never".
 fn remaining(deadline: Seconds, now: Seconds) -> Seconds {
     if deadline == 0 { 0 } else { deadline.saturating_sub(now).max(1) }
-}
-
-/// Of a cachelet that leaves. Boundaries are kept halved: the end of all hashes has 65 bits, and no slice is as narrow as that.
-impl Cachelet {
-    fn begin_to_leave(&self, id: MoveId, first: u64) {
-        self.gone.store(first >> 1, Relaxed);
-        self.frozen.store(first >> 1, Relaxed);
-        self.set_partly_away(Elsewhere::Moving(id));
-    }
-
-    fn gone(&self) -> u128 {
-        u128::from(self.gone.load(Relaxed)) << 1
-    }
-
-    fn frozen(&self) -> u128 {
-        u128::from(self.frozen.load(Relaxed)) << 1
-    }
-
-    fn freeze(&self, end: u128) {
-        self.frozen.store((end >> 1) as u64, Release);
-    }
-
-    fn have_gone(&self, end: u128) {
-        self.gone.store((end >> 1) as u64, Release);
-    }
 }

@@ -15,48 +15,69 @@ mod copy;
 mod shim;
 mod sync;
 
-// Bytes.
+// Bytes, and what is known of pages.
 mod access;
-mod ages;
 mod bucket;
+mod eras;
 mod item;
+mod kinds;
 mod memory;
+mod pages;
+mod policy;
+mod pool;
 
-// What readers see of the index, without a lock.
+// What workers see of a cachelet without its lock.
+mod aged;
+mod away;
+mod dir;
 mod entry;
-mod reading;
+mod front;
+mod routes;
 mod slice;
 mod view;
 
-// What a writer does under its lock: to items, to the index, to pages.
+// What all cachelets share.
+mod chosen;
+mod classes;
+mod clock;
+mod flushes;
+mod shared;
+mod types;
+mod witness;
+
+// What a writer remembers, part by part, and how it is at work.
+mod adopting;
 mod blocks;
 mod cachelet;
 mod cas;
 mod chunks;
-mod flush;
+mod clean;
+mod counts;
 mod index;
+mod items;
 mod locked;
 mod log;
+mod places;
 mod records;
+mod site;
+mod unfinished;
 
-// Where memory comes from: whom to evict, and how, and what came of it.
-mod background;
-mod chosen;
-mod clean;
+// Which cachelets are here, and what can be said of them.
+mod ahead;
+mod cachelets;
+mod flush;
+mod presence;
+mod reading;
+mod slots;
+mod stats;
+mod walk;
+
+// Where memory comes from.
 mod evict;
-mod limit;
-mod policy;
-mod pool;
+mod reserves;
 mod room;
 mod samples;
-
-// How it all meets: the store, and which cachelets it has.
-mod classes;
-mod presence;
-mod routes;
 mod store;
-mod types;
-mod walk;
 
 // Cachelets that are split, or travel.
 mod arriving;
@@ -64,12 +85,12 @@ mod importing;
 mod leaving;
 mod part;
 mod split;
-mod unfinished;
 
-pub use ages::ClassAges;
+pub use ahead::Ahead;
 pub use arriving::{Arriving, Due};
+pub use cachelets::Cachelets;
 pub use chosen::AgeThresholds;
-pub use classes::{ClassStats, Classes, Evicted};
+pub use classes::{ClassStats, Classes};
 pub use importing::{Crowded, ImportStep};
 pub use item::ITEM_OVERHEAD_BYTES;
 pub use leaving::Cursor;
@@ -77,9 +98,11 @@ pub use locked::{Found, Locked};
 pub use memory::{Memory, Region};
 pub use part::{Broken, Heading, Part};
 pub use presence::Held;
-pub use reading::{Ahead, Miss};
+pub use reading::Miss;
 pub use room::Room;
+pub use stats::ClassAges;
 pub use store::Store;
 pub use types::{Birth, Draft, Full, Meta, Options, StoreStats};
 pub use view::View;
 pub use walk::Dead;
+pub use witness::Evicted;

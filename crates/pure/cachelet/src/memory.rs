@@ -5,11 +5,14 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::bucket::BLOCK_BYTES;
-use crate::entry::BlockId;
-
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;
+
+/// Position of a block of the index in the memory; 28 bits, 0 is none.
+pub type BlockId = u32;
+
+/// Of the index.
+pub const BLOCK_BYTES: usize = 512;
 
 /// The kernel's huge pages begin at multiples of this, and so blocks of the index and our pages do.
 const ALIGNMENT: usize = 2 << 20;

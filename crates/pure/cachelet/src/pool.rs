@@ -6,55 +6,15 @@
 //! A page that nothing points to any more waits in its worker's limbo until every worker has passed
 //! its stamp (see [`crate::sync::Epochs`]).
 
-use std::alloc::{Layout, alloc_zeroed};
 use std::collections::VecDeque;
-use std::ptr::slice_from_raw_parts_mut;
 
 use mbal_locks::ranks;
 
-use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
+use crate::shim::{AtomicU32, Ordering::*};
 use crate::sync::{Epochs, SpinLock};
 
 /// Index of a page in the memory; page 0 is never given out, so that offset 0 is nowhere.
 pub type PageId = u32;
-
-/// What is known of a page. Written under the lock of the cachelet that has the page.
-#[derive(Default)]
-pub struct Page {
-    /// Sequence 0 of this page's items; readers load it too, to tell a cas.
-    pub base: AtomicU64,
-    /// Place in the order of sealing, which is the order of eviction; 0 while open, free or being cleaned.
-    pub sealed: AtomicU64,
-    /// Bytes appended so far.
-    pub fill: AtomicU32,
-    /// Records that are not dead.
-    pub live_records: AtomicU32,
-    pub live_bytes: AtomicU32,
-    /// The second at which the last of its items dies; `u32::MAX` if one never does.
-    pub latest: AtomicU32,
-    /// The log that it belongs to, by index.
-    pub log: AtomicU32,
-    /// Bytes from the start that cleaning has been through.
-    pub cleaned: AtomicU32,
-}
-
-impl Page {
-    /// A page's worth of nothing for each that there may ever be, untouched until it is. `None`: there is no
-    /// memory for so many.
-    pub fn untouched(pages: PageId) -> Option<Box<[Page]>> {
-        if cfg!(loom) {
-            return Some((0..pages).map(|_| Page::default()).collect());
-        }
-        let layout = Layout::array::<Page>(pages as usize).expect("32 bits of pages");
-        // SAFETY: the layout's size is not zero, since no memory is without pages.
-        let first = unsafe { alloc_zeroed(layout) }.cast::<Page>();
-        if first.is_null() {
-            return None;
-        }
-        // SAFETY: allocated with the very layout of this slice; zeroed integers are a page by default.
-        Some(unsafe { Box::from_raw(slice_from_raw_parts_mut(first, pages as usize)) })
-    }
-}
 
 #[derive(Default)]
 struct Global {
@@ -94,6 +54,7 @@ impl WorkerPool {
 }
 
 pub struct Pool {
+    epochs: Epochs,
     /// So many pages may exist, page 0 among them; changed with `global` locked.
     limit: AtomicU32,
     /// Pages that exist all the same.
@@ -117,6 +78,7 @@ impl Pool {
             local: SpinLock::new(Local::default()),
         };
         Pool {
+            epochs: Epochs::new(workers),
             limit: AtomicU32::new(limit),
             surplus: AtomicU32::new(0),
             global: SpinLock::new(Global { next: 1, ..Global::default() }),
@@ -124,6 +86,11 @@ impl Pool {
             workers: (0..workers).map(|_| worker()).collect(),
             chunk,
         }
+    }
+
+    #[inline(always)]
+    pub fn epochs(&self) -> &Epochs {
+        &self.epochs
     }
 
     /// Pages from here on were never used.
@@ -158,9 +125,9 @@ impl Pool {
     }
 
     /// A free page of the surplus, for [`Pool::returned`] once the system has its memory back.
-    pub fn take_surplus(&self, worker: usize, epochs: &Epochs) -> Option<PageId> {
+    pub fn take_surplus(&self, worker: usize) -> Option<PageId> {
         let wanted = self.surplus() > 0 && self.available(worker) > SPARE;
-        if wanted { self.take(worker, epochs) } else { None }
+        if wanted { self.take(worker) } else { None }
     }
 
     /// The memory of this page is the system's.
@@ -187,11 +154,11 @@ impl Pool {
             + self.global_free.load(Relaxed)
     }
 
-    pub fn take(&self, worker: usize, epochs: &Epochs) -> Option<PageId> {
+    pub fn take(&self, worker: usize) -> Option<PageId> {
         let pool = &self.workers[worker];
         let mut local = pool.local.lock();
         if local.free.is_empty() {
-            Self::reap_into(&mut local, epochs);
+            self.reap_into(&mut local);
         }
         if local.free.is_empty() {
             self.refill(&mut local);
@@ -219,16 +186,16 @@ impl Pool {
     }
 
     /// Takes a page back whose last pointer has just been removed.
-    pub fn release(&self, worker: usize, page: PageId, epochs: &Epochs) {
-        let stamp = epochs.stamp();
+    pub fn release(&self, worker: usize, page: PageId) {
+        let stamp = self.epochs.stamp();
         let mut local = self.workers[worker].local.lock();
         local.limbo.push_back((stamp, page));
         self.workers[worker].tell(&local);
     }
 
     /// [`Pool::release`] for many.
-    pub fn release_all(&self, worker: usize, pages: impl Iterator<Item = PageId>, epochs: &Epochs) {
-        let stamp = epochs.stamp();
+    pub fn release_all(&self, worker: usize, pages: impl Iterator<Item = PageId>) {
+        let stamp = self.epochs.stamp();
         let mut local = self.workers[worker].local.lock();
         local.limbo.extend(pages.map(|page| (stamp, page)));
         self.workers[worker].tell(&local);
@@ -236,10 +203,10 @@ impl Pool {
 
     /// Makes pages free whose stamp has been passed, and evens out between worker and global pool.
     /// The number of those that still wait.
-    pub fn reap(&self, worker: usize, epochs: &Epochs) -> u32 {
+    pub fn reap(&self, worker: usize) -> u32 {
         let pool = &self.workers[worker];
         let mut local = pool.local.lock();
-        Self::reap_into(&mut local, epochs);
+        self.reap_into(&mut local);
         if self.global_free.load(Relaxed) < self.global_low() {
             let keep = self.worker_high().max(self.chunk) as usize;
             if local.free.len() > 2 * keep {
@@ -259,10 +226,10 @@ impl Pool {
     }
 
     /// Moves what the other workers keep free beyond `keep` pages each to the global pool.
-    pub fn collect(&self, worker: usize, keep: u32, epochs: &Epochs) {
+    pub fn collect(&self, worker: usize, keep: u32) {
         for (_, pool) in self.workers.iter().enumerate().filter(|&(other, _)| other != worker) {
             let mut local = pool.local.lock();
-            Self::reap_into(&mut local, epochs);
+            self.reap_into(&mut local);
             let keep = (keep as usize).min(local.free.len());
             self.give(local.free.drain(keep..));
             pool.tell(&local);
@@ -285,9 +252,9 @@ impl Pool {
         self.limit() / self.workers.len() as u32 / 10
     }
 
-    fn reap_into(local: &mut Local, epochs: &Epochs) {
+    fn reap_into(&self, local: &mut Local) {
         while let Some(&(stamp, page)) = local.limbo.front() {
-            if !epochs.passed(stamp) {
+            if !self.epochs.passed(stamp) {
                 break;
             }
             local.limbo.pop_front();

@@ -1,17 +1,16 @@
 //! Reading an item without a lock: ask for its bucket, find it, show it, and look whether a writer came in between.
 
-use mbal_model::{Key, Seconds, WorkerId};
+use mbal_model::{Key, Seconds};
 
+use crate::ahead::{Ahead, Home};
 use crate::bucket::{Bucket, tag_of};
 use crate::cachelet::Cachelet;
-use crate::entry;
-use crate::index::Dir;
+use crate::cachelets::Cachelets;
+use crate::dir::Dir;
 use crate::item::Item;
 use crate::memory::{Offset, prefetch};
-use crate::routes::Way;
-use crate::shim::Ordering::*;
-use crate::slice::Slice;
-use crate::store::Store;
+use crate::routes;
+use crate::slice::{Slice, Way};
 use crate::sync::pause;
 use crate::view::View;
 
@@ -23,41 +22,9 @@ pub enum Miss {
     Expired,
 }
 
-/// Where a key's item is looked for: what [`Store::prefetch_bucket`] found out for those who look next.
-#[derive(Clone, Copy)]
-pub struct Ahead<'s>(Option<Home<'s>>);
-
-/// A key's home bucket.
-#[derive(Clone, Copy)]
-struct Home<'s> {
-    cachelet: &'s Cachelet,
-    /// Another one as soon as the cachelet has been flushed.
-    dir: *const Dir,
-    bucket: &'s Bucket,
-}
-
-impl Ahead<'_> {
-    /// Of no key.
-    pub const NONE: Ahead<'static> = Ahead(None);
-
-    /// Who owns the key's cachelet, if that is here and known.
-    #[inline]
-    pub fn owner(&self) -> Option<WorkerId> {
-        self.0.map(|home| WorkerId(home.cachelet.owner() as u16))
-    }
-}
-
-impl<'s> Ahead<'s> {
-    /// The cachelet in which the key's slice was seen.
-    #[inline]
-    pub(crate) fn cachelet(&self) -> Option<&'s Cachelet> {
-        self.0.map(|home| home.cachelet)
-    }
-}
-
-impl Store {
-    /// Asks for the cache line of the key's index bucket, ahead of `read` or `lock`. Between [`Store::enter`] and
-    /// [`Store::leave`].
+impl Cachelets {
+    /// Asks for the cache line of the key's index bucket, ahead of `read` or `lock`. Between [`Cachelets::enter`] and
+    /// [`Cachelets::leave`].
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) -> Ahead<'_> {
         let home = self.home(hash).and_then(Result::ok);
@@ -68,12 +35,12 @@ impl Store {
     }
 
     /// Asks for the item's cache lines; the bucket should have arrived. In the same epoch, see
-    /// [`Store::look_ahead`].
+    /// [`Cachelets::look_ahead`].
     #[inline]
     pub fn prefetch_item(&self, hash: u64, ahead: Ahead<'_>) {
         let Some(Home { bucket, .. }) = ahead.0 else { return };
         if let Some(offset) = self.find(bucket, hash, |_| true) {
-            let at = self.memory.at(offset);
+            let at = self.memory().at(offset);
             prefetch(at);
             prefetch(at.wrapping_add(64));
         }
@@ -104,30 +71,17 @@ impl Store {
         Some(slice.search_beyond(hash, reach, accept)?.offset)
     }
 
-    #[inline(always)]
-    pub(crate) fn way<'s>(
-        &'s self,
-        dir: *const Dir,
-        cachelet: &'s Cachelet,
-        hash: u64,
-    ) -> entry::Way<'s> {
-        // SAFETY: it is the cachelet's directory, which is freed only after every worker left the epoch in which it was
-        // replaced.
-        let dir = unsafe { &*dir };
-        dir.entries[dir.index(hash, cachelet.prefix_bits.load(Relaxed))].way(&self.memory)
-    }
-
     /// The slice of `hash`, and whose it is, by which directory; `None` if no key of it is stored here.
     #[inline(always)]
-    fn slice(&self, hash: u64) -> Option<(&Cachelet, *const Dir, Slice<'_>)> {
-        let Way::Here(slot) = self.routes.of(hash) else { return None };
+    fn slice(&self, hash: u64) -> Option<(&Cachelet, &Dir, Slice<'_>)> {
+        let routes::Way::Here(slot) = self.routes.of(hash) else { return None };
         let mut cachelet = self.at(slot);
         loop {
-            let dir = cachelet.dir.load(Acquire);
-            match self.way(dir, cachelet, hash) {
-                entry::Way::Nowhere => return None,
-                entry::Way::Moved => cachelet = self.child(cachelet),
-                entry::Way::Slice(slice) => return Some((cachelet, dir, slice)),
+            let dir = cachelet.front.root.dir();
+            match cachelet.front.root.way(dir, hash, self.memory()) {
+                Way::Nowhere => return None,
+                Way::Moved => cachelet = self.child(&cachelet.front),
+                Way::Slice(slice) => return Some((cachelet, dir, slice)),
             }
         }
     }
@@ -140,7 +94,7 @@ impl Store {
     }
 
     /// Shows the live item of `key` to `show`, and counts as an access if `access`. Between
-    /// [`Store::enter`] and [`Store::leave`].
+    /// [`Cachelets::enter`] and [`Cachelets::leave`].
     ///
     /// Optimistic: `show` may be called again when a writer came in between, with `out` cut back
     /// to its length before, so it must have no other effect. `None` is a miss.
@@ -156,7 +110,7 @@ impl Store {
         self.look(key, now, access, out, show).ok()
     }
 
-    /// [`Store::read`] that says why there is nothing to read.
+    /// [`Cachelets::read`] that says why there is nothing to read.
     #[inline]
     pub fn look<R>(
         &self,
@@ -169,7 +123,7 @@ impl Store {
         self.look_ahead(Ahead::NONE, key, now, access, out, show)
     }
 
-    /// [`Store::look`] where [`Store::prefetch_bucket`] has told for this key, in the same epoch: before the worker reserves
+    /// [`Cachelets::look`] where [`Cachelets::prefetch_bucket`] has told for this key, in the same epoch: before the worker reserves
     /// room. What changes a bucket changes its version, and a flush the directory, so nothing that was done meanwhile
     /// is overlooked.
     #[inline]
@@ -182,12 +136,12 @@ impl Store {
         out: &mut Vec<u8>,
         mut show: impl FnMut(&View, &mut Vec<u8>) -> R,
     ) -> Result<R, Miss> {
-        let now = self.latest(now);
+        let now = self.shared.clock.latest(now);
         let (hash, key) = (key.hash(), key.bytes());
         let length = out.len();
         let mut spins = 0;
         let mut known =
-            ahead.0.filter(|home| home.cachelet.dir.load(Acquire).cast_const() == home.dir);
+            ahead.0.filter(|home| std::ptr::eq(home.cachelet.front.root.dir(), home.dir));
         loop {
             let home = match known.take().map_or_else(|| self.home(hash), |home| Some(Ok(home))) {
                 None => return Err(Miss::NotFound),
@@ -197,8 +151,7 @@ impl Store {
                 }
                 Some(Ok(home)) => home,
             };
-            let flush_at = home.cachelet.flush_at.load(Relaxed);
-            if flush_at != 0 && flush_at <= now {
+            if home.cachelet.front.is_flush_due(now) {
                 drop(self.lock(hash, now));
                 continue;
             }
@@ -208,14 +161,14 @@ impl Store {
             };
             let accept = |offset| {
                 // Where the value begins is known when the key has arrived: too late to ask for its line.
-                prefetch(self.memory.at(offset).wrapping_add(64));
-                Item::at(&self.memory, offset).has_key(key)
+                prefetch(self.memory().at(offset).wrapping_add(64));
+                Item::at(self.memory(), offset).has_key(key)
             };
             let shown = match self.find(home.bucket, hash, accept) {
                 None => Err(Miss::NotFound),
                 Some(offset) => {
-                    let item = Item::at(&self.memory, offset);
-                    let view = View::new(self, home.cachelet, item, now);
+                    let item = Item::at(self.memory(), offset);
+                    let view = View::new(&self.shared.pages, &home.cachelet.front, item, now);
                     match view.expired() {
                         true => Err(Miss::Expired),
                         false => Ok((item, show(&view, out))),
@@ -225,7 +178,7 @@ impl Store {
             if home.bucket.version.unchanged(seen) {
                 let (item, shown) = shown?;
                 if access {
-                    item.touch_access(now, self.era());
+                    item.touch_access(now, self.shared.pages.eras.now());
                 }
                 return Ok(shown);
             }

@@ -7,13 +7,11 @@
 //! ```
 //!
 //! So a map of few cachelets is four cache lines that stay in the core's nearest cache, and one of any widths is found in three
-//! loads. A word changes alone: a cachelet's worth of them is not changed at once, which is why [`Store::release`] first marks the
+//! loads. A word changes alone: a cachelet's worth of them is not changed at once, which is why [`crate::Cachelets::release`] first marks the
 //! cachelet.
 
 use mbal_model::{Elsewhere, MoveId, Prefix, ServerId};
 
-#[cfg(doc)]
-use crate::Store;
 use crate::shim::{AtomicU32, Ordering::*};
 
 /// Bits of a hash that a level goes by.

@@ -16,8 +16,8 @@
 //! bucket, and starts again.
 
 use crate::bucket::{BLOCK_BUCKETS, Block, Bucket, SLOTS, WINDOW, home_of, tag_of};
-use crate::entry::{BLOCKS_MAX, BlockId, Entry, NUMBER_MASK};
-use crate::memory::{Memory, Offset};
+use crate::entry::{BLOCKS_MAX, Entry, MOVED, NUMBER_MASK};
+use crate::memory::{BlockId, Memory, Offset};
 use crate::shim::Ordering::*;
 
 #[derive(Clone, Copy)]
@@ -28,6 +28,15 @@ pub struct Slice<'a> {
     number: u32,
 }
 
+/// What a directory entry leads to.
+pub enum Way<'a> {
+    /// No key of it is stored.
+    Nowhere,
+    /// To the cachelet's child.
+    Moved,
+    Slice(Slice<'a>),
+}
+
 /// Where an item is: its bucket's place in the slice, the slot, and the item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -36,12 +45,27 @@ pub struct Place {
     pub offset: Offset,
 }
 
-impl<'a> Slice<'a> {
+impl Entry {
     #[inline(always)]
-    pub fn new(memory: &'a Memory, entry: &'a Entry, number: u32) -> Slice<'a> {
-        Slice { memory, entry, number }
+    pub fn way<'a>(&'a self, memory: &'a Memory) -> Way<'a> {
+        match self.words[0].load(Acquire) {
+            0 => Way::Nowhere,
+            MOVED => Way::Moved,
+            first => Way::Slice(Slice { memory, entry: self, number: first & NUMBER_MASK }),
+        }
     }
 
+    /// Where nobody has moved the slice, as under the writer lock.
+    #[inline]
+    pub fn slice<'a>(&'a self, memory: &'a Memory) -> Option<Slice<'a>> {
+        match self.way(memory) {
+            Way::Slice(slice) => Some(slice),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Slice<'a> {
     #[inline(always)]
     pub fn blocks(&self) -> usize {
         self.number as usize + 1
@@ -321,7 +345,6 @@ mod tests {
     use mbal_random::Random;
 
     use super::*;
-    use crate::entry::Way;
 
     /// Items with tags as hashes have them.
     fn items(count: u32, seed: u64) -> Vec<(u16, Offset)> {

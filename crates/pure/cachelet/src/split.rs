@@ -4,15 +4,16 @@ use mbal_locks::{Held, Rank};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Prefix, Seconds, WorkerId};
 
-use crate::cachelet::Cachelet;
-use crate::chunks::Adopted;
+use crate::adopting::{Adopted, adoption_bytes};
+use crate::cachelet::Split;
 use crate::entry::Entry;
-use crate::index::hash_of;
-use crate::item::Item;
+use crate::flushes::Flushed;
 use crate::locked::Locked;
 use crate::memory::{Offset, prefetch};
+use crate::reserves::pages_for;
 use crate::routes::Way;
 use crate::shim::Ordering::*;
+use crate::site::Site;
 use crate::store::Store;
 use crate::types::Birth;
 
@@ -27,35 +28,31 @@ impl Store {
     /// False, and nothing has changed, if it is absent, leaves or arrives, or as narrow as cachelets get, or the store has no
     /// more room for cachelets, or its last split is too recent.
     pub fn split(&self, whole: Prefix, now: Seconds) -> bool {
-        let mut changes = self.changes();
+        let mut changes = self.slots.changes();
         let (Some(parent), Some((_, upper))) = (self.present(whole), whole.halves()) else {
             return false;
         };
         let mut locked = self.lock_cachelet(parent, now);
-        let inner = &mut *locked.inner;
-        if inner.splits
-            || parent.is_partly_here()
-            || inner.split_done.is_some_and(|stamp| !self.epochs.passed(stamp))
-        {
+        let (inner, front) = (&mut *locked.inner, &parent.front);
+        if front.away.is_part() || !inner.split.may_begin(self.epochs()) {
             return false;
         }
-        let Some(child) = self.vacant_slot(&mut changes) else { return false };
-        let generation = parent.generation.load(Relaxed) as u16;
-        let birth = Birth { generation, flush_number: inner.flush_number };
+        let Some(child) = self.slots.vacant(&mut changes, self.epochs()) else { return false };
+        let birth =
+            Birth { generation: front.generation() as u16, flush_number: inner.flushed.number() };
         let mut born = child.inner.lock_as(Held::enter(Rank::NewHalf));
-        child.is_born(&mut born, upper, WorkerId(parent.owner() as u16), birth);
-        born.flush_next = inner.flush_next;
+        child.is_born(&mut born, upper, WorkerId(front.owner() as u16), birth);
+        born.flushed = Flushed::born(birth.flush_number, inner.flushed.next());
         // Where the items that it gets have left off: so their cas stay short.
-        born.counter = inner.counter;
+        born.items.counter.go_on_from(inner.items.counter.last());
         drop(born);
-        child.prefix_bits.store(parent.prefix_bits.load(Relaxed), Relaxed);
-        child.flush_at.store(parent.flush_at.load(Relaxed), Relaxed);
-        inner.split_done = None;
-        inner.splits = true;
+        child.front.root.set_prefix_bits(front.root.prefix_bits());
+        child.front.set_flush_at(front.flush_at());
+        inner.split = Split::UnderWay;
         self.splitting.fetch_add(1, Relaxed);
-        parent.child.store(child.slot as u32 + 1, Release);
+        front.root.set_child(Some(child.front.slot as u32));
         if is_planted(Fault::RoutesBeforeItems) {
-            self.routes.set(upper, Way::Here(child.slot));
+            self.routes.set(upper, Way::Here(child.front.slot));
             self.version.fetch_add(1, Release);
         }
         true
@@ -66,9 +63,9 @@ impl Store {
         if self.splitting.load(Relaxed) == 0 {
             return false;
         }
-        let mut owned = self.cachelets().filter(|cachelet| cachelet.owner() == worker);
-        let whole = owned.find(|cachelet| cachelet.inner.lock().splits).and_then(Cachelet::prefix);
-        whole.is_some_and(|whole| {
+        let mut owned = self.slots.used().filter(|cachelet| cachelet.front.owner() == worker);
+        let splits = owned.find(|cachelet| cachelet.inner.lock().split.is_under_way());
+        splits.and_then(|cachelet| cachelet.front.prefix()).is_some_and(|whole| {
             self.split_step(whole, now);
             true
         })
@@ -76,7 +73,7 @@ impl Store {
 
     /// Moves one slice of a cachelet that is being split, or makes two of a long one, or makes room; false once all have moved and
     /// the split is done. [`Store::background`] does this in a server; tests and simulators may want to see what is between two
-    /// steps. Not between [`Store::enter`] and [`Store::leave`].
+    /// steps. Not between [`crate::Cachelets::enter`] and [`crate::Cachelets::leave`].
     ///
     /// O([`STEP_ITEMS`]), copying no more than [`STEP_BYTES`] or one item; or O(items of a slice), which are looked at. Of a long value
     /// only what shares a page with others is copied.
@@ -91,51 +88,54 @@ impl Store {
 
     /// `needs_room`: a step for which there is too little is not done.
     fn split_next(&self, whole: Prefix, now: Seconds, needs_room: bool) -> Step {
-        let _changes = self.changes();
+        let _changes = self.slots.changes();
         let (Some(parent), Some((lower, upper))) = (self.present(whole), whole.halves()) else {
             return Step::Done;
         };
         let mut locked = self.lock_cachelet(parent, now);
-        if !locked.inner.splits {
+        if !locked.inner.split.is_under_way() {
             return Step::Done;
         }
-        let child = self.child(parent);
+        let child = self.child(&parent.front);
         locked.part_at(upper.first_hash());
-        let entries = locked.entry(upper.first_hash())..locked.entry(upper.last_hash()) + 1;
+        let site = &mut locked.site;
+        let entries = site.entry(upper.first_hash())..site.entry(upper.last_hash()) + 1;
         // They go in order.
-        let moved = locked.dir().entries[entries.clone()].partition_point(Entry::has_moved);
+        let moved = site.dir().entries[entries.clone()].partition_point(Entry::has_moved);
         let entry = entries.start + moved;
         if entry == entries.end {
-            parent.set_prefix(Some(lower));
-            child.set_prefix(Some(upper));
-            self.routes.set(upper, Way::Here(child.slot));
+            parent.front.set_prefix(Some(lower));
+            child.front.set_prefix(Some(upper));
+            self.routes.set(upper, Way::Here(child.front.slot));
             // The child may have been lent meanwhile: then these keys change their owner now.
             self.version.fetch_add(1, Release);
-            locked.inner.splits = false;
             self.splitting.fetch_sub(1, Relaxed);
-            locked.inner.split_done = Some(self.epochs.stamp());
+            locked.inner.split = Split::Done(self.epochs().stamp());
             return Step::Done;
         }
-        let (items, bytes) = locked.measure(entry);
+        let (items, bytes) = measure(site, entry);
         // A long slice is halved until a step is short, as far as the directory may grow.
         let is_long = items > STEP_ITEMS || (items > 1 && bytes > STEP_BYTES);
-        if is_long && locked.split_slice(locked.first_hash_of(entry)) {
+        let first = site.first_hash_of(entry);
+        if is_long && locked.inner.index.split_slice(site, first) {
             return Step::More;
         }
-        let (owner, pages) = (child.owner(), self.pages_for(bytes));
-        if needs_room && items > 0 && self.pool.available(owner) <= pages {
-            return Step::Short { owner, pages };
+        let pages = &self.shared.pages;
+        let (owner, needed) = (child.front.owner(), pages_for(pages, bytes));
+        if needs_room && items > 0 && pages.pool.available(owner) <= needed {
+            return Step::Short { owner, pages: needed };
         }
         let mut child = self.lock_half(child, now);
-        child.inner.counter = child.inner.counter.max(locked.inner.counter);
+        child.inner.items.counter.reach(locked.inner.items.counter.last());
         locked.hand_over(entry, &mut child);
         Step::More
     }
 
     /// Makes some room, or has to wait for what has been made free; false if none can be had.
     fn clean_for_split(&self, owner: usize, pages: u32, now: Seconds) -> bool {
-        let waiting = self.pool.reap(owner, &self.epochs);
-        let is_short = self.pool.available(owner) + waiting <= pages;
+        let pool = &self.shared.pages.pool;
+        let waiting = pool.reap(owner);
+        let is_short = pool.available(owner) + waiting <= pages;
         !is_short || self.clean_one(owner, now)
     }
 }
@@ -148,101 +148,62 @@ enum Step {
 }
 
 impl Locked<'_> {
-    /// The first hash that an entry of the directory stands for.
-    fn first_hash_of(&self, entry: usize) -> u64 {
-        let prefix = self.cachelet.prefix().expect("it serves one");
-        let bits = self.cachelet.prefix_bits.load(Relaxed);
-        let depth = self.dir().depth();
-        Prefix::of(prefix.first_hash(), bits).first_hash()
-            | (entry as u64).checked_shl(64 - bits - depth).unwrap_or(0)
-    }
-
-    /// Sees to it that a slice begins at `hash`.
-    pub(crate) fn part_at(&mut self, hash: u64) {
-        loop {
-            let entry = self.entry(hash);
-            let begins = hash == 0 || self.entry(hash - 1) != entry;
-            let has_slice = self.slice_at(entry).is_some();
-            // Only a slice's run is short: without one it may be most of the directory.
-            if begins && (!has_slice || self.dir().run(entry).start == entry) {
-                return;
-            }
-            let run = if has_slice { self.dir().run(entry) } else { entry..entry + 1 };
-            // What is asked for may be finer than the few items of an index need.
-            if run.len() == 1 {
-                self.double_dir();
-            } else if !self.split_slice(hash) {
-                // No memory for its halves: one that spans the place is given up.
-                if run.start == entry {
-                    self.double_dir();
-                    continue;
-                }
-                for offset in self.take_slice(entry, &Entry::empty()) {
-                    self.inner.stats.evictions += 1;
-                    self.inner.stats.items -= 1;
-                    self.kill_record(offset);
-                }
-            }
-        }
-    }
-
-    /// Items of the slice of `entry`; and the bytes that are to be copied, if they are few enough for a step.
-    fn measure(&self, entry: usize) -> (usize, usize) {
-        let memory = &self.store.memory;
-        let Some(slice) = self.slice_at(entry) else { return (0, 0) };
-        let items = slice.offsets().count();
-        if items > STEP_ITEMS {
-            return (items, 0);
-        }
-        slice.offsets().for_each(|offset| prefetch(memory.at(offset)));
-        let bytes = slice.offsets().map(|offset| self.adoption_bytes(Item::at(memory, offset)));
-        (items, bytes.sum())
-    }
-
     /// Moves the slice of `entry` to `child`.
     fn hand_over(&mut self, entry: usize, child: &mut Locked<'_>) {
-        let Some(slice) = self.slice_at(entry) else {
-            self.take_slice(entry, &Entry::moved());
+        let site = &self.site;
+        let Some(slice) = site.slice_at(entry) else {
+            self.inner.index.take_slice(&mut self.site, entry, &Entry::moved());
             return;
         };
-        let run = self.dir().run(entry);
-        let low = self.first_hash_of(run.start);
-        let high = match run.end < self.dir().entries.len() {
-            true => self.first_hash_of(run.end) - 1,
-            false => self.hashes_around(low).1,
+        let run = site.dir().run(entry);
+        let low = site.first_hash_of(run.start);
+        let high = match run.end < site.dir().entries.len() {
+            true => site.first_hash_of(run.end) - 1,
+            false => site.hashes_around(low).1,
         };
         let has_way = child.make_way(low, high, slice.blocks()).is_some();
         let offsets: Vec<Offset> = slice.offsets().collect();
         let mut adopted: Vec<Option<Adopted>> = Vec::with_capacity(offsets.len());
         for offset in offsets {
-            let log = self.page(self.page_of(offset)).log.load(Relaxed) as usize;
-            let copy = child.adopt(self, offset, log);
+            let (here, there) = (&mut child.inner.items, &mut self.inner.items);
+            let copy = here.adopt(&child.site, there, site, offset);
             // No room: as if evicted.
-            child.inner.stats.evictions += u64::from(copy.is_err());
+            here.counts.lost(u64::from(copy.is_err()));
             adopted.push(copy.ok());
         }
         let copies = adopted.iter().map(|adopted| Some(adopted.as_ref()?.offset));
         if has_way {
             let mut next = copies.clone();
-            let old = self.slice_at(entry).expect("nobody else changes it");
-            let new = child.slice_at(child.entry(low)).expect("it was made");
-            new.fill_from(old, |_| next.next().flatten());
-            child.inner.stats.items += copies.flatten().count() as u64;
+            let new = child.site.slice_at(child.site.entry(low)).expect("it was made");
+            new.fill_from(slice, |_| next.next().flatten());
+            child.inner.items.counts.add(copies.flatten().count() as u64);
         } else {
             for copy in copies.flatten() {
-                let hash = hash_of(&self.store.memory, copy);
+                let hash = child.site.item(copy).hash();
                 if child.publish(hash, None, copy).is_err() {
-                    child.inner.stats.evictions += 1;
+                    child.inner.items.counts.lost(1);
                 }
             }
         }
-        let old = self.take_slice(entry, &Entry::moved());
-        self.inner.stats.items -= old.len() as u64;
+        let inner = &mut *self.inner;
+        let old = inner.index.take_slice(&mut self.site, entry, &Entry::moved());
+        inner.items.counts.remove(old.len() as u64);
         for (offset, adopted) in old.into_iter().zip(adopted) {
             match adopted {
-                Some(Adopted { left, .. }) => self.kill_adopted(offset, left),
-                None => self.kill_record(offset),
+                Some(Adopted { left, .. }) => inner.items.kill_adopted(&self.site, offset, left),
+                None => inner.items.kill_record(&self.site, offset),
             }
         }
     }
+}
+
+/// Items of the slice of `entry`; and the bytes that are to be copied, if they are few enough for a step.
+fn measure(site: &Site, entry: usize) -> (usize, usize) {
+    let Some(slice) = site.slice_at(entry) else { return (0, 0) };
+    let items = slice.offsets().count();
+    if items > STEP_ITEMS {
+        return (items, 0);
+    }
+    slice.offsets().for_each(|offset| prefetch(site.memory().at(offset)));
+    (items, slice.offsets().map(|offset| adoption_bytes(site, site.item(offset))).sum())
 }

@@ -8,21 +8,25 @@
 //! Its pages are in no log, so cleaning does not come to them; a flush drops them. With the last piece they join a log, and only
 //! the tail is written then. So a step is short, however long the value.
 
-use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, Seconds};
+use std::collections::VecDeque;
 
-use crate::access::Access;
-use crate::chunks::write_parts;
+use mbal_model::Key;
+
+use crate::chunks::chunk_bytes_max;
+use crate::copy::write_parts;
 use crate::item::Item;
-use crate::locked::Locked;
+use crate::items::Items;
 use crate::memory::Offset;
-use crate::policy::temper_of_arrived;
 use crate::pool::PageId;
-use crate::records::{New, fields_of};
-use crate::types::{Draft, Full};
+use crate::records::{Arrival, New};
+use crate::site::Site;
+use crate::types::Full;
 
 /// What has come of a value. A cachelet has one at most.
-pub struct Unfinished {
+#[derive(Default)]
+pub struct Unfinished(Option<Value>);
+
+struct Value {
     hash: u64,
     bytes: usize,
     /// Of these, so many have come.
@@ -32,142 +36,118 @@ pub struct Unfinished {
     tail: Vec<u8>,
 }
 
-impl Locked<'_> {
-    /// A value of so many bytes is to come; what has come of another is dropped.
-    pub(crate) fn begin_value(&mut self, hash: u64, bytes: usize) {
-        self.drop_value();
-        let (pages, tail) = (Vec::new(), Vec::new());
-        self.inner.unfinished = Some(Unfinished { hash, bytes, done: 0, pages, tail });
+impl Unfinished {
+    /// A value of so many bytes is to come, after what has come of another was dropped.
+    pub fn begin(&mut self, hash: u64, bytes: usize) {
+        self.0 = Some(Value { hash, bytes, done: 0, pages: Vec::new(), tail: Vec::new() });
     }
 
     /// A piece of a value of `bytes` that has been begun, from byte `start` on. Called again after an error it goes on where it was. False if
     /// that value has been dropped meanwhile. O(bytes of the piece).
-    pub(crate) fn add_piece(
+    pub fn add_piece(
         &mut self,
-        hash: u64,
-        bytes: usize,
+        site: &Site,
+        (hash, bytes): (u64, usize),
         start: usize,
         piece: &[u8],
     ) -> Result<bool, Full> {
-        let Some(mut value) = self.inner.unfinished.take() else { return Ok(false) };
+        let Some(value) = &mut self.0 else { return Ok(false) };
         let known = value.done.checked_sub(start).and_then(|done| piece.get(done..));
-        let Some(rest) = known.filter(|_| (value.hash, value.bytes) == (hash, bytes)) else {
-            self.inner.unfinished = Some(value);
-            return Ok(false);
-        };
-        let written = self.write_piece(&mut value, rest);
-        self.inner.unfinished = Some(value);
-        written.map(|()| true)
+        match known.filter(|_| (value.hash, value.bytes) == (hash, bytes)) {
+            Some(rest) => value.write(site, rest).map(|()| true),
+            None => Ok(false),
+        }
     }
 
-    fn write_piece(&mut self, value: &mut Unfinished, mut rest: &[u8]) -> Result<(), Full> {
-        let chunk_bytes = self.store.chunk_bytes_max();
+    /// Writes the record of the value, all of which has come; `None` if there is none. O(its pages), and its tail is
+    /// written, less than a page. After an error it may be tried again. The draft has no parts.
+    pub fn finish(
+        &mut self,
+        site: &Site,
+        items: &mut Items,
+        key: &Key,
+        arrival: &Arrival,
+    ) -> Result<Option<Offset>, Full> {
+        let Some(value) = &self.0 else { return Ok(None) };
+        assert_eq!((value.hash, value.done), (key.hash(), value.bytes), "all of it has come");
+        let new =
+            New::of(&arrival.draft, items.counter.classify(site.front, arrival.cas), value.bytes);
+        let offset = value.write_ends(site, items, key, &new, arrival)?;
+        let pages = self.0.take().map(|value| value.pages).unwrap_or_default();
+        let pages =
+            pages.into_iter().map(|page| (page, chunk_in(site, page).stride(site.memory()) as u32));
+        items.logs.join(site, items.counter.last(), arrival.target(site), pages);
+        Ok(Some(offset))
+    }
+
+    /// Gives up what has come of a value that is not whole; its pages.
+    pub fn drop_all(&mut self) -> VecDeque<(u64, PageId)> {
+        // They were never sealed.
+        let pages = self.0.take().map(|value| value.pages).unwrap_or_default();
+        pages.into_iter().map(|page| (0, page)).collect()
+    }
+}
+
+impl Value {
+    fn write(&mut self, site: &Site, mut rest: &[u8]) -> Result<(), Full> {
+        let chunk_bytes = chunk_bytes_max(site.pages());
         while !rest.is_empty() {
-            let within = value.done % chunk_bytes;
-            let is_tail = value.bytes - (value.done - within) < chunk_bytes;
+            let within = self.done % chunk_bytes;
+            let is_tail = self.bytes - (self.done - within) < chunk_bytes;
             let (now, later) = match is_tail {
                 true => (rest, &[][..]),
                 false => rest.split_at(rest.len().min(chunk_bytes - within)),
             };
             if is_tail {
-                value.tail.extend_from_slice(now);
+                self.tail.extend_from_slice(now);
             } else {
                 if within == 0 {
-                    let page = self.take_page().ok_or(Full::OutOfMemory)?;
-                    self.chunk_in(page).write_chunk(value.hash, 0, chunk_bytes);
-                    if let Some(&last) = value.pages.last() {
-                        self.chunk_in(last).set_next_chunk(self.offset_of(page));
+                    let page = site.take_page().ok_or(Full::OutOfMemory)?;
+                    chunk_in(site, page).write_chunk(self.hash, 0, chunk_bytes);
+                    if let Some(&last) = self.pages.last() {
+                        chunk_in(site, last).set_next_chunk(offset_of(site, page));
                     }
-                    value.pages.push(page);
+                    self.pages.push(page);
                 }
-                let page = *value.pages.last().expect("one has just been taken");
-                let (at, _) = self.chunk_in(page).chunk_value();
+                let page = *self.pages.last().expect("one has just been taken");
+                let (at, _) = chunk_in(site, page).chunk_value();
                 // SAFETY: the chunk has `chunk_bytes`, of which `within` are written; nobody else knows its page.
                 unsafe { write_parts(&[now], 0, now.len(), at.add(within)) }
             }
-            value.done += now.len();
+            self.done += now.len();
             rest = later;
         }
         Ok(())
     }
 
-    fn offset_of(&self, page: PageId) -> Offset {
-        self.store.memory.offset((page as usize) << self.store.page_shift)
-    }
-
-    /// The one chunk of a page.
-    fn chunk_in(&self, page: PageId) -> Item {
-        Item::at(&self.store.memory, self.offset_of(page))
-    }
-
-    /// Stores the value, all of which has come, as an item from another server: see [`Locked::take_in`]. O(its pages), and its tail is
-    /// written, less than a page. After an error it may be tried again. The draft has no parts.
-    pub(crate) fn finish_value(
-        &mut self,
-        key: &Key,
-        draft: &Draft,
-        cas: u64,
-        access: Access,
-        is_chosen: bool,
-    ) -> Result<(), Full> {
-        let old = self.place_of(key);
-        if old.is_some() && !is_planted(Fault::ImportOverNewer) {
-            self.drop_value();
-            return Ok(());
-        }
-        let Some(value) = self.inner.unfinished.take() else { return Ok(()) };
-        assert_eq!((value.hash, value.done), (key.hash(), value.bytes), "all of it has come");
-        let cas = self.classify(cas);
-        let (fields, value_bytes) = (fields_of(draft, cas), value.bytes);
-        let new = New { draft, cas, fields, value_bytes };
-        let log = self.log_for(temper_of_arrived(access.frequency(), is_chosen), draft.deadline);
-        match self.write_ends(key, &new, access, log, &value) {
-            Ok(offset) => {
-                self.join(log, value.pages, draft.deadline);
-                self.publish(key.hash(), old, offset)
-            }
-            Err(full) => {
-                self.inner.unfinished = Some(value);
-                Err(full)
-            }
-        }
-    }
-
     /// Writes the tail, and the item's record; nothing of them is left after an error.
     fn write_ends(
-        &mut self,
+        &self,
+        site: &Site,
+        items: &mut Items,
         key: &Key,
         new: &New,
-        access: Access,
-        log: usize,
-        value: &Unfinished,
+        arrival: &Arrival,
     ) -> Result<Offset, Full> {
-        let (hash, deadline) = (key.hash(), new.draft.deadline);
-        let tail = self.write_chunks(hash, &[&value.tail], value.tail.len(), deadline, log, 0)?;
-        let first = value.pages.first().map_or(tail, |page| self.offset_of(*page));
-        let offset = self.write_record(key, new, access, log, Some(first));
+        let target = arrival.target(site);
+        let tail =
+            items.write_chunks(site, self.hash, &[&self.tail], self.tail.len(), target, 0)?;
+        let first = self.pages.first().map_or(tail, |page| offset_of(site, *page));
+        let offset = items.write_record(site, key, new, arrival.access, target, Some(first));
         if offset.is_err() {
-            self.kill_chunks(tail);
-        } else if let Some(&last) = value.pages.last() {
-            self.chunk_in(last).set_next_chunk(tail);
+            items.kill_chunks(site, tail);
+        } else if let Some(&last) = self.pages.last() {
+            chunk_in(site, last).set_next_chunk(tail);
         }
         offset
     }
+}
 
-    /// Pages that are full of one chunk each join a log, as if they had been filled there.
-    fn join(&mut self, log: usize, pages: Vec<PageId>, deadline: Seconds) {
-        for &page in &pages {
-            let bytes = self.chunk_in(page).stride(&self.store.memory) as u32;
-            self.join_log(log, page, bytes, deadline);
-        }
-        self.publish_oldest();
-    }
+fn offset_of(site: &Site, page: PageId) -> Offset {
+    site.memory().offset(site.pages().start(page))
+}
 
-    /// Gives up what has come of a value that is not whole.
-    pub(crate) fn drop_value(&mut self) {
-        if let Some(value) = self.inner.unfinished.take() {
-            // They were never sealed.
-            self.drop_pages(value.pages.into_iter().map(|page| (0, page)).collect());
-        }
-    }
+/// The one chunk of a page.
+fn chunk_in(site: &Site, page: PageId) -> Item {
+    site.item(offset_of(site, page))
 }

@@ -3,19 +3,18 @@
 use mbal_model::Seconds;
 
 use crate::access::Access;
-use crate::cachelet::Cachelet;
+use crate::cas::cas_of;
 use crate::copy::copy_shared;
+use crate::front::Front;
 use crate::item::{Item, Layout, bits};
 use crate::memory::{Memory, Offset};
-use crate::shim::Ordering::*;
-use crate::store::Store;
-
+use crate::pages::Pages;
 use crate::types::Meta;
 
 /// What is shown of an item: to a reader, before it is known whether a writer came in between.
 pub struct View<'a> {
-    store: &'a Store,
-    cachelet: &'a Cachelet,
+    pages: &'a Pages,
+    front: &'a Front,
     item: Item,
     /// Loaded once: it never changes.
     layout: Layout,
@@ -24,13 +23,8 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     #[inline(always)]
-    pub(crate) fn new(
-        store: &'a Store,
-        cachelet: &'a Cachelet,
-        item: Item,
-        now: Seconds,
-    ) -> View<'a> {
-        View { store, cachelet, item, layout: item.layout(), now }
+    pub(crate) fn new(pages: &'a Pages, front: &'a Front, item: Item, now: Seconds) -> View<'a> {
+        View { pages, front, item, layout: item.layout(), now }
     }
 
     #[inline(always)]
@@ -71,9 +65,8 @@ impl<'a> View<'a> {
     /// Reads the page's base, another cache line.
     pub fn cas(&self) -> u64 {
         self.item.foreign_cas().unwrap_or_else(|| {
-            let page = &self.store.pages[self.store.page_of(&self.item)];
-            let counter = page.base.load(Relaxed) + u64::from(self.item.sequence());
-            u64::from(self.cachelet.generation.load(Relaxed)) << 48 | counter
+            let counter = self.pages.of(self.item).base() + u64::from(self.item.sequence());
+            cas_of(self.front, counter)
         })
     }
 
@@ -81,7 +74,7 @@ impl<'a> View<'a> {
     pub(crate) fn copy_piece(&self, start: usize, bytes: usize, out: &mut Vec<u8>) {
         let pieces = match self.item.chain_by(self.layout) {
             None => vec![self.item.value_by(self.layout)],
-            Some((_, first)) => chunks(&self.store.memory, first),
+            Some((_, first)) => chunks(&self.pages.memory, first),
         };
         let (mut skip, mut left) = (start, bytes);
         for (at, length) in pieces {
@@ -97,7 +90,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn copy_value(&self, out: &mut Vec<u8>) {
         if let Some((bytes, first)) = self.item.chain_by(self.layout) {
-            return copy_chain(&self.store.memory, bytes as usize, first, out);
+            return copy_chain(&self.pages.memory, bytes as usize, first, out);
         }
         let (at, len) = self.item.value_by(self.layout);
         // SAFETY: the item is protected by the caller's epoch or lock.

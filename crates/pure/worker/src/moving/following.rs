@@ -43,7 +43,7 @@ impl Shared {
         self.map.follow(here, cluster, make, || self.moves.is_empty());
     }
 
-    /// Goes on until the store is as the map says. Not between [`mbal_cachelet::Store::enter`] and its `leave`.
+    /// Goes on until the store is as the map says. Not between [`mbal_cachelet::Cachelets::enter`] and its `leave`.
     pub(crate) fn settle(&self, now: Seconds) {
         let make = |here, map: &ClusterMap| self.is_settled(here, map, now);
         self.map.settle(make, || self.moves.is_empty());
