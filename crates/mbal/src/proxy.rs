@@ -26,7 +26,7 @@ use crate::listen::{interfaces, metrics_address};
 
 const EX_USAGE: u8 = 64;
 /// An upstream's event loop has looked at all its connections by then.
-const DOUBT_NS: u64 = 5_000_000_000;
+const DOUBT: Duration = Duration::from_secs(5);
 /// Of the requests, that are looked at for hot keys.
 const SAMPLING: f64 = 0.0625;
 const BACKLOG: i32 = 1024;
@@ -337,9 +337,8 @@ impl ProxyFlags {
         };
         let tls = self.tls(&listen)?;
         let metrics = self.metrics.as_deref().map(metrics_address);
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let peers = match &self.own {
-            Some(own) => Some(Peers::new(self.peers.clone(), own, nanos(self.peer_lease))?),
+            Some(own) => Some(Peers::new(self.peers.clone(), own, self.peer_lease)?),
             None => None,
         };
         let names = peers.iter().flat_map(|peers| &peers.names);
@@ -358,18 +357,18 @@ impl ProxyFlags {
                     Way::Modula => Distribution::Modula(self.hash.unwrap_or(KeyHash::Fnv1a64)),
                 },
                 conns_per_server: self.server_connections.into(),
-                timeout: nanos(self.timeout),
+                timeout: self.timeout,
                 eject: self.eject,
                 failures_max: self.failures,
-                retry: nanos(self.retry),
+                retry: self.retry,
                 limits: Limits { item_bytes_max: self.max_item_size, ..Limits::default() },
                 replication: self.imbalance_target.map(|target| Replication {
-                    interval: nanos(self.interval),
+                    interval: self.interval,
                     target,
                     sampling: SAMPLING,
                 }),
                 peers,
-                doubt: DOUBT_NS,
+                doubt: DOUBT,
                 pid: std::process::id(),
                 started_at: started_at(),
                 version: crate::AS_MEMCACHED.to_owned(),

@@ -142,7 +142,7 @@ impl Xdp {
                         forget.send(number).expect("its thread ends after this one");
                     }
                     KernelChange::Put { key, flags, value, lives } => {
-                        let until_ns = now_ns() + lives;
+                        let until_ns = now_ns() + lives.as_nanos() as u64;
                         let rule = Rule::Answer { flags, value: &value, until_ns };
                         // Without room for it, its reads go to the upstream.
                         match shared.plane.put(&key, rule) {

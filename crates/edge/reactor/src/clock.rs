@@ -21,6 +21,11 @@ impl Clock {
         sys::boot_ns() - self.origin_ns
     }
 
+    #[inline]
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(self.now_ns())
+    }
+
     /// What other servers are told of it.
     pub fn now_us(&self) -> u64 {
         self.now_ns() / 1_000

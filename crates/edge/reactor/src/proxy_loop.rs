@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use datagrams::{DATAGRAMS, Datagrams};
 use lingering::{LINGERING, Lingering};
+use mbal_model::Instant;
 use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer};
 
 use secured::Entrance;
@@ -30,7 +31,7 @@ use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
 
 const READY_PER_WAIT: usize = 256;
 /// A loop that nothing wakes looks around so often.
-const IDLE_NS: u64 = 1_000_000_000;
+const IDLE: Duration = Duration::from_secs(1);
 
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are clients.
@@ -178,29 +179,29 @@ impl ProxyLoop {
         let (mut arrived, mut peers) = (Vec::new(), Vec::new());
         let mut datagrams = Vec::new();
         let mut unread = Vec::new();
-        self.proxy.start(self.clock.now_ns());
+        self.proxy.start(self.clock.now());
         loop {
             self.carry_out();
             std::mem::swap(&mut self.unread, &mut unread);
-            let began = self.clock.now_ns();
-            let rest = if unread.is_empty() { self.proxy.rest() } else { 0 };
+            let began = self.clock.now();
+            let rest = if unread.is_empty() { self.proxy.rest() } else { Duration::ZERO };
             let now = match rest {
-                0 => began,
+                Duration::ZERO => began,
                 _ => {
-                    thread::sleep(Duration::from_nanos(rest));
-                    self.clock.now_ns()
+                    thread::sleep(rest);
+                    self.clock.now()
                 }
             };
             let paused = self.sockets.paused() || self.peer_doors.paused();
-            let sockets = paused.then_some(now + RETRY_NS);
-            let wakes = [sockets, self.proxy.next_wake(), Some(now + IDLE_NS)];
+            let sockets = paused.then_some(now + Duration::from_nanos(RETRY_NS));
+            let wakes = [sockets, self.proxy.next_wake(), Some(now + IDLE)];
             let until = match unread.is_empty() {
                 true => wakes.into_iter().flatten().min().expect("there is one"),
                 false => now,
             };
-            let count = self.epoll.wait_ns(&mut ready, until.saturating_sub(now))?;
+            let count = self.epoll.wait_ns(&mut ready, (until - now).as_nanos() as u64)?;
             pulse.beat();
-            let now = self.clock.now_ns();
+            let now = self.clock.now();
             self.proxy.idled(now, now - began);
             let mut letters = false;
             for socket in unread.drain(..) {
@@ -218,15 +219,27 @@ impl ProxyLoop {
                         self.serve_upstream((conn - UPSTREAMS) as usize);
                     }
                     door if door >= PEER_DOORS => {
-                        self.peer_doors.open(door, now, &self.epoll, &self.tally, &mut peers)?;
+                        self.peer_doors.open(
+                            door,
+                            now.as_nanos(),
+                            &self.epoll,
+                            &self.tally,
+                            &mut peers,
+                        )?;
                     }
                     door if door >= DOORS => {
-                        self.sockets.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
+                        self.sockets.open(
+                            door,
+                            now.as_nanos(),
+                            &self.epoll,
+                            &self.tally,
+                            &mut arrived,
+                        )?;
                     }
                     client => self.serve_client(client as usize),
                 }
             }
-            let now = self.clock.now_ns();
+            let now = self.clock.now();
             self.end_lingering(now);
             if self.proxy.next_wake().is_some_and(|wake| wake <= now) {
                 self.proxy.handle(now, Event::Woken);
@@ -251,8 +264,8 @@ impl ProxyLoop {
                 self.admit(fd, client, None);
             }
             datagrams.drain(..).for_each(|socket| self.receive_datagrams(socket));
-            self.sockets.retry(now, &self.epoll, &self.tally)?;
-            self.peer_doors.retry(now, &self.epoll, &self.tally)?;
+            self.sockets.retry(now.as_nanos(), &self.epoll, &self.tally)?;
+            self.peer_doors.retry(now.as_nanos(), &self.epoll, &self.tally)?;
             if letters {
                 for letter in self.mailbox.collect() {
                     match letter {
@@ -279,7 +292,7 @@ impl ProxyLoop {
         }
     }
 
-    fn change(&mut self, upstreams: Vec<(RingServer, SocketAddr)>, now: u64) {
+    fn change(&mut self, upstreams: Vec<(RingServer, SocketAddr)>, now: Instant) {
         let (servers, addresses): (Vec<_>, Vec<_>) = upstreams.into_iter().unzip();
         let before = &self.addresses;
         let is_same = |number: usize, place: usize| {
@@ -300,14 +313,14 @@ impl ProxyLoop {
         let Some(socket) = &mut self.upstreams[at] else { return };
         let conn = ConnId(at as u32);
         if socket.dialing {
-            return self.dialed(conn, self.clock.now_ns());
+            return self.dialed(conn, self.clock.now());
         }
         if socket.blocked {
             self.send_to_upstream(conn, true);
         }
         let Some(socket) = &mut self.upstreams[at] else { return };
         let received = sys::recv(socket.fd.as_fd(), &mut self.buffer);
-        let now = self.clock.now_ns();
+        let now = self.clock.now();
         match received {
             Ok(0) => self.lose(conn, now),
             Ok(count) => {
@@ -322,7 +335,7 @@ impl ProxyLoop {
         }
     }
 
-    fn dialed(&mut self, conn: ConnId, now: u64) {
+    fn dialed(&mut self, conn: ConnId, now: Instant) {
         let at = conn.0 as usize;
         let socket = self.upstreams[at].as_mut().expect("it was looked at");
         if sys::peer_of(socket.fd.as_fd()).is_err() {
@@ -336,7 +349,7 @@ impl ProxyLoop {
         }
     }
 
-    fn lose(&mut self, conn: ConnId, now: u64) {
+    fn lose(&mut self, conn: ConnId, now: Instant) {
         self.upstreams[conn.0 as usize] = None;
         self.ask_for_names();
         self.proxy.handle(now, Event::Lost { conn });
@@ -391,7 +404,7 @@ impl ProxyLoop {
         let unsent = self.proxy.conn_output(conn);
         match send(socket, &self.epoll, unsent, UPSTREAMS + u64::from(conn.0)) {
             Ok(sent) => self.proxy.conn_took(conn, sent),
-            Err(_) => self.lose(conn, self.clock.now_ns()),
+            Err(_) => self.lose(conn, self.clock.now()),
         }
     }
 
@@ -409,7 +422,7 @@ impl ProxyLoop {
         });
         match dialed {
             Ok(socket) => self.upstreams[at] = Some(socket),
-            Err(_) => self.lose(conn, self.clock.now_ns()),
+            Err(_) => self.lose(conn, self.clock.now()),
         }
     }
 }

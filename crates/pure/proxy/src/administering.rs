@@ -115,7 +115,7 @@ pub(crate) fn stats(all: &Stats, backend: &Backend, ledger: &Ledger) -> Vec<u8> 
     let mut stat = |name: &str, value: &str| {
         out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
     };
-    let uptime = ledger.now / 1_000_000_000;
+    let uptime = ledger.now.as_secs();
     stat("pid", &ledger.settings.pid.to_string());
     stat("uptime", &uptime.to_string());
     stat("time", &(ledger.settings.started_at + uptime).to_string());

@@ -1,10 +1,9 @@
 //! From an upstream's bytes to clients' replies; or from its failure to what they hear instead.
 
-use mbal_model::Key;
+use mbal_model::{Instant, Key};
 use mbal_wire::base64_encode;
 
 use crate::backend::Backend;
-use crate::event::Nanos;
 use crate::expect::{Echo, Expect};
 use crate::hot::Reader;
 use crate::inflight::{InFlight, Who};
@@ -107,9 +106,9 @@ impl Proxy {
         let of_upstream = backend.upstreams.get_mut(upstream);
         of_upstream.failures = 0;
         let serves = of_upstream.serves();
-        let took = ledger.now.saturating_sub(asked.at);
-        of_upstream.latency.record(took);
-        ledger.resting.answered(took, asked.keys());
+        let took_ns = ledger.now.as_nanos().saturating_sub(asked.at.as_nanos());
+        of_upstream.latency.record(took_ns);
+        ledger.resting.answered(took_ns, asked.keys());
         ledger.counters.replies += 1;
         self.answer(conn, &asked, reply);
         if !serves {
@@ -317,7 +316,7 @@ impl Proxy {
     }
 
     /// Likewise; since when the upstream has not done what was wanted, if it is to blame.
-    fn fail_since(&mut self, conn: usize, since: Option<Nanos>, error: &'static [u8]) {
+    fn fail_since(&mut self, conn: usize, since: Option<Instant>, error: &'static [u8]) {
         let waiting = self.backend.fail(conn, since, &mut self.ledger);
         for Reader { client, number, .. } in self.backend.hot.table.lost(conn as u32) {
             self.ledger.counters.errors += 1;

@@ -3,14 +3,14 @@
 //! Nothing of it knows clients. Who waits for a reply is told by [`crate::Proxy`].
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use mbal_model::KEY_BYTES_MAX;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, KEY_BYTES_MAX};
 use mbal_routing::ketama::FILLED;
 use mbal_wire::base64_decode;
 
 use crate::clusters::{self, Clusters};
-use crate::event::Nanos;
 use crate::expect::Expect;
 use crate::hot_keys::HotKeys;
 use crate::inflight::{InFlight, Who};
@@ -127,7 +127,7 @@ impl Backend {
     pub fn fail(
         &mut self,
         conn: usize,
-        failing_since: Option<Nanos>,
+        failing_since: Option<Instant>,
         ledger: &mut Ledger,
     ) -> VecDeque<InFlight> {
         let upstream = self.upstreams.conn(conn).upstream;
@@ -151,7 +151,7 @@ impl Backend {
     }
 
     /// A firewall on the way may have forgotten connections that nobody used: those that have said nothing since are made again.
-    pub fn refresh(&mut self, upstream: usize, since: Nanos, ledger: &mut Ledger) {
+    pub fn refresh(&mut self, upstream: usize, since: Instant, ledger: &mut Ledger) {
         if !self.upstreams.get(upstream).serves() {
             return;
         }
@@ -165,7 +165,7 @@ impl Backend {
         }
     }
 
-    pub fn ask_clusters_again(&mut self, now: Nanos) {
+    pub fn ask_clusters_again(&mut self, now: Instant) {
         for upstream in 0..self.upstreams.all().len() {
             let first = self.upstreams.first_conn(upstream);
             let is_due = self.upstreams.get(upstream).asked_again_at <= now;
@@ -187,7 +187,7 @@ impl Backend {
     }
 
     /// An upstream that is away can be reached again: it is asked what it is, and whether it was filled.
-    pub fn begin_return(&mut self, upstream: usize, now: Nanos) {
+    pub fn begin_return(&mut self, upstream: usize, now: Instant) {
         let conn = self.upstreams.first_conn(upstream);
         self.upstreams.get_mut(upstream).returning = Return::InFlight;
         clusters::ask(conn, false, &mut self.upstreams, now);
@@ -311,8 +311,8 @@ impl Backend {
         if exptime != 0 {
             // Until everything is flushed, and everybody's clock says so; a moment of the calendar is not known here.
             let until = match u64::try_from(exptime).unwrap_or(0) {
-                seconds if seconds > RELATIVE_SECONDS_MAX => Nanos::MAX,
-                seconds => ledger.now + (seconds + 2) * 1_000_000_000,
+                seconds if seconds > RELATIVE_SECONDS_MAX => Instant::MAX,
+                seconds => ledger.now + Duration::from_secs(seconds + 2),
             };
             self.hot.table.suspend(until);
         }

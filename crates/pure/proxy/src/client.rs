@@ -1,7 +1,8 @@
 //! A client's session: what of its input is no whole request yet, its replies, and when it is not read.
 
+use mbal_model::Instant;
+
 use crate::buffers::Spare;
-use crate::event::Nanos;
 use crate::replies::Replies;
 
 /// How large replies to a client are is not known before its first one.
@@ -69,7 +70,7 @@ pub(crate) struct Client {
     /// Another proxy.
     pub is_peer: bool,
     /// Replies wait for others of their turn until then.
-    pub held_until: Option<Nanos>,
+    pub held_until: Option<Instant>,
     /// It is in the list of those whose replies do.
     pub is_listed: bool,
     /// It is one of those that wait for replies.

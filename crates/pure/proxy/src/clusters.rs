@@ -12,7 +12,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::Nanos;
+use mbal_model::Instant;
+
 use crate::expect::Expect;
 use crate::inflight::Who;
 use crate::promises::Fence;
@@ -127,10 +128,10 @@ fn parse(reply: &[u8]) -> Option<Cluster> {
 }
 
 /// Asks an upstream which cluster it is of, if `conn` is its first one.
-pub(crate) fn ask(conn: usize, is_new: bool, upstreams: &mut Upstreams, now: Nanos) {
+pub(crate) fn ask(conn: usize, is_new: bool, upstreams: &mut Upstreams, now: Instant) {
     let is_first = upstreams.is_first(conn);
     let upstream = upstreams.get_mut(upstreams.conn(conn).upstream);
-    upstream.asked_again_at = Nanos::MAX;
+    upstream.asked_again_at = Instant::MAX;
     let is_known = is_new && upstream.is_told && upstream.cluster.is_none();
     if !is_first || is_known {
         return;

@@ -1,19 +1,20 @@
 //! A connection to an upstream: what was asked over it, and is not answered yet.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use mbal_link::Gathering;
+use mbal_model::Instant;
 
 use crate::buffers::{Output, Spare};
 use crate::doubt::Doubts;
 use crate::encode::push_bare;
-use crate::event::Nanos;
 use crate::expect::Expect;
 use crate::inflight::{InFlight, Who};
 use crate::reply::Kind;
 
 /// A connection that was up for so long has been of use, though it may have been asked nothing.
-const USE_NS_MIN: Nanos = 100_000_000;
+const USE_MIN: Duration = Duration::from_millis(100);
 /// Of reads that may have to be asked again.
 const ECHO_BYTES_MAX: usize = 64 << 10;
 
@@ -21,10 +22,10 @@ const ECHO_BYTES_MAX: usize = 64 << 10;
 pub(crate) enum State {
     /// It is not dialed before this.
     Closed {
-        retry_at: Nanos,
+        retry_at: Instant,
     },
     Dialing {
-        since: Nanos,
+        since: Instant,
     },
     Up,
 }
@@ -43,9 +44,9 @@ pub(crate) struct Conn {
     /// Something, since it was dialed.
     pub has_answered: bool,
     /// When it came up, or said something since.
-    heard_at: Nanos,
+    heard_at: Instant,
     /// When it came up.
-    up_since: Nanos,
+    up_since: Instant,
     /// Some of its keys were asked of other servers of its cluster.
     pub is_stood_for: bool,
     /// Requests since the start, of which something has left.
@@ -62,7 +63,7 @@ pub(crate) struct Conn {
     asked_before: u64,
     gathering: Gathering,
     /// What has not left waits so long for more.
-    pub gathers: Option<Nanos>,
+    pub gathers: Option<Instant>,
     /// It is in the list of those with requests that have not left.
     pub is_gathering: bool,
     /// The keys of the writes in `asked`, each behind its length and whether it is in base64.
@@ -71,13 +72,13 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub fn new(upstream: usize, doubt: Option<Nanos>) -> Conn {
+    pub fn new(upstream: usize, doubt: Option<Instant>) -> Conn {
         Conn {
             upstream,
-            state: State::Closed { retry_at: 0 },
+            state: State::Closed { retry_at: Instant::ZERO },
             has_answered: false,
-            heard_at: 0,
-            up_since: 0,
+            heard_at: Instant::ZERO,
+            up_since: Instant::ZERO,
             is_stood_for: false,
             sent: 0,
             echo: Vec::new(),
@@ -100,20 +101,20 @@ impl Conn {
     }
 
     /// It is there. What was asked meanwhile has its time from now on.
-    pub fn connected(&mut self, now: Nanos) {
+    pub fn connected(&mut self, now: Instant) {
         (self.state, self.up_since, self.heard_at) = (State::Up, now, now);
     }
 
     pub fn ends(&mut self) {
-        self.state = State::Closed { retry_at: Nanos::MAX };
+        self.state = State::Closed { retry_at: Instant::MAX };
     }
 
-    pub fn was_of_use(&self, now: Nanos) -> bool {
-        self.has_answered || self.up_since + USE_NS_MIN <= now
+    pub fn was_of_use(&self, now: Instant) -> bool {
+        self.has_answered || self.up_since + USE_MIN <= now
     }
 
     /// It has said nothing since then, and nobody waits for it.
-    pub fn is_silent_since(&self, at: Nanos) -> bool {
+    pub fn is_silent_since(&self, at: Instant) -> bool {
         self.is_up() && self.asked.is_empty() && self.heard_at < at
     }
 
@@ -123,7 +124,7 @@ impl Conn {
 
     /// It is not dialed any more.
     pub fn is_over(&self) -> bool {
-        self.state == State::Closed { retry_at: Nanos::MAX }
+        self.state == State::Closed { retry_at: Instant::MAX }
     }
 
     /// Requests that were answered or lost since the start.
@@ -139,9 +140,9 @@ impl Conn {
 
     /// The socket has taken `count` bytes.
     #[inline]
-    pub fn took(&mut self, count: usize, now: Nanos, spare: &mut Spare) {
+    pub fn took(&mut self, count: usize, now: Instant, spare: &mut Spare) {
         if count > 0 {
-            let idle = self.heard_at + USE_NS_MIN <= now;
+            let idle = self.heard_at + USE_MIN <= now;
             if !self.echo.is_empty() || self.is_unsent() && idle {
                 let fits = self.echo.len() + count <= ECHO_BYTES_MAX;
                 match fits && count == self.out.unsent().len() {
@@ -153,7 +154,7 @@ impl Conn {
         }
         self.out.sent(count, spare);
         self.out.told = self.out.len() > 0;
-        self.gathering.sent(now);
+        self.gathering.sent(now.as_nanos());
     }
 
     /// Nothing has left of what is not answered: it can be asked over another connection.
@@ -199,7 +200,7 @@ impl Conn {
 
     /// When the upstream is to say something: it has been asked since then, or a reply of it is coming in.
     #[inline]
-    pub fn waits_since(&self) -> Option<Nanos> {
+    pub fn waits_since(&self) -> Option<Instant> {
         let asked_at = self.asked.front()?.at;
         Some(if self.input.bytes.is_empty() { asked_at } else { asked_at.max(self.heard_at) })
     }
@@ -216,25 +217,26 @@ impl Conn {
             self.keys.bytes.extend_from_slice(&[key.len() as u8, base64.into()]);
             self.keys.bytes.extend_from_slice(key);
         }
-        self.gathering.gathers(asked.at);
+        self.gathering.gathers(asked.at.as_nanos());
         self.asked.push_back(asked);
     }
 
     /// Until when what has not left waits for more; `None`: it leaves.
     #[inline]
-    pub fn gathers_until(&mut self, now: Nanos) -> Option<Nanos> {
+    pub fn gathers_until(&mut self, now: Instant) -> Option<Instant> {
         let bytes = self.out.len();
-        self.gathers = match self.is_up() && !self.out.told && bytes > 0 {
-            true => self.gathering.waits_until(self.asked.len(), bytes, now),
+        let until = match self.is_up() && !self.out.told && bytes > 0 {
+            true => self.gathering.waits_until(self.asked.len(), bytes, now.as_nanos()),
             false => None,
         };
+        self.gathers = until.map(Instant::from_nanos);
         self.gathers
     }
 
     /// Something has come.
     #[inline]
-    pub fn heard(&mut self, now: Nanos) {
-        self.gathering.heard(now);
+    pub fn heard(&mut self, now: Instant) {
+        self.gathering.heard(now.as_nanos());
         self.heard_at = now;
     }
 
@@ -258,7 +260,7 @@ impl Conn {
     }
 
     /// The connection is gone. Who waits for it; the keys of writes are owed from now on.
-    pub fn lose(&mut self, now: Nanos, spare: &mut Spare) -> VecDeque<InFlight> {
+    pub fn lose(&mut self, now: Instant, spare: &mut Spare) -> VecDeque<InFlight> {
         self.doubts.lose(self.keys.unsent(), !self.is_unsent(), now);
         self.echo = Vec::new();
         for output in [&mut self.keys, &mut self.out] {
@@ -272,14 +274,14 @@ impl Conn {
     }
 
     /// Puts the deletion of what is owed before all that was asked while the connection was being made. It is for good, if `is_last`.
-    pub fn pay_first(&mut self, now: Nanos, binary: bool, is_last: bool) {
+    pub fn pay_first(&mut self, now: Instant, binary: bool, is_last: bool) {
         let mut first = Vec::new();
         let (deletions, asked) = self.doubts.push(&mut first, is_last, binary, now);
         self.ask_first(first, deletions, asked);
     }
 
     /// Asks first whether the upstream answers at all.
-    pub fn probe_first(&mut self, now: Nanos, binary: bool) {
+    pub fn probe_first(&mut self, now: Instant, binary: bool) {
         let mut first = Vec::new();
         let (kind, expect) = match binary {
             true => {
@@ -301,7 +303,7 @@ impl Conn {
     }
 
     /// Appends the deletion of what is owed, for good.
-    pub fn pay(&mut self, now: Nanos, binary: bool) {
+    pub fn pay(&mut self, now: Instant, binary: bool) {
         let (deletions, asked) = self.doubts.push(&mut self.out.bytes, true, binary, now);
         (0..deletions).for_each(|_| self.ask(asked, None));
     }

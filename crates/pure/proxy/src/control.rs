@@ -1,16 +1,16 @@
 //! NetKV's control (ICAC 2016): which keys are hot, and how many copies each gets, decided once an interval.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mbal_balance::{Demand, Prediction, Threshold, choose_threshold, copies};
+use mbal_model::Instant;
 use mbal_sketch::{HyperLogLog, LossyCounter, Sampler};
-
-use crate::event::Nanos;
 
 /// What an operator decides of copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Replication {
-    pub interval: Nanos,
+    pub interval: Duration,
     /// The busiest upstream is to have at most so many times the average's requests.
     pub target: f64,
     /// Of the requests that are looked at.
@@ -34,13 +34,13 @@ pub(crate) struct Control {
     distinct: HyperLogLog,
     /// Names of sampled keys, of which the counter knows hashes alone.
     names: BTreeMap<u64, Box<[u8]>>,
-    pub ends_at: Nanos,
+    pub ends_at: Instant,
     /// Of the last interval in which there was something to decide.
     pub decided: Option<Threshold>,
 }
 
 impl Control {
-    pub fn new(replication: Replication, seed: u64, now: Nanos) -> Control {
+    pub fn new(replication: Replication, seed: u64, now: Instant) -> Control {
         Control {
             replication,
             sampler: Sampler::new(replication.sampling, seed),
@@ -71,7 +71,7 @@ impl Control {
 
     /// The last threshold, in requests per second: those that are not looked at count too.
     pub fn threshold_per_second(&self) -> Option<Threshold> {
-        let seconds = self.replication.interval as f64 / 1e9;
+        let seconds = self.replication.interval.as_secs_f64();
         self.decided.map(|decided| Threshold {
             requests_per_copy: decided.requests_per_copy / self.replication.sampling / seconds,
             ..decided
@@ -79,7 +79,7 @@ impl Control {
     }
 
     /// The interval is over: hot keys by hash and name, and how many copies each is to have, its home included.
-    pub fn decide(&mut self, upstreams: usize, now: Nanos) -> Vec<(u64, Box<[u8]>, u32)> {
+    pub fn decide(&mut self, upstreams: usize, now: Instant) -> Vec<(u64, Box<[u8]>, u32)> {
         self.ends_at = now + self.replication.interval;
         let mut hot = Vec::new();
         if self.counter.seen() >= SAMPLES_MIN && upstreams > 1 {

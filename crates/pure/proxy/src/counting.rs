@@ -2,8 +2,6 @@
 
 use mbal_wire::{Admin, Command, Request};
 
-use crate::event::Nanos;
-
 /// What a request does, whatever its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -93,7 +91,7 @@ pub struct Latency {
 
 impl Latency {
     #[inline]
-    pub(crate) fn record(&mut self, ns: Nanos) {
+    pub(crate) fn record(&mut self, ns: u64) {
         let power = (u64::BITS - (ns / 1000).leading_zeros()) as usize;
         self.buckets[power.min(POWERS - 1)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);

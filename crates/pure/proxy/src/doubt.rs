@@ -12,12 +12,12 @@
 //! Between the two deletions the late write may be executed, over what has been stored since. So nobody is shown what is there.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use mbal_model::KEY_BYTES_MAX;
+use mbal_model::{Instant, KEY_BYTES_MAX};
 use mbal_wire::{Request, base64_decode};
 
 use crate::encode::{push_delete, push_flush};
-use crate::event::Nanos;
 use crate::expect::{Echo, Expect};
 use crate::inflight::{InFlight, Who};
 use crate::reply::Kind;
@@ -54,7 +54,7 @@ pub(crate) type Owed = (Box<[u8]>, bool);
 #[derive(Default)]
 pub(crate) struct Doubts {
     /// A write may still be executed: until then, or until some time after the next reply.
-    until: Option<Nanos>,
+    until: Option<Instant>,
     /// Keys whose last write has no known outcome: they are deleted before anything else is asked, and again when the write cannot
     /// be executed any more.
     owed: BTreeSet<Owed>,
@@ -67,11 +67,11 @@ pub(crate) struct Doubts {
     /// Likewise, whose upstream will close them when it is.
     lingering: u32,
     /// When a write got no answer.
-    since: Nanos,
+    since: Instant,
 }
 
 impl Doubts {
-    pub fn until(until: Option<Nanos>) -> Doubts {
+    pub fn until(until: Option<Instant>) -> Doubts {
         Doubts { until, ..Doubts::default() }
     }
 
@@ -86,24 +86,24 @@ impl Doubts {
     }
 
     /// An earlier write may still be executed, or what it has brought is still to be deleted.
-    pub fn is_any(&self, now: Nanos) -> bool {
+    pub fn is_any(&self, now: Instant) -> bool {
         self.owes() || self.end(now).is_some()
     }
 
-    /// When an earlier write cannot be executed any more; [`Nanos::MAX`] before the upstream has answered.
-    pub fn end(&self, now: Nanos) -> Option<Nanos> {
+    /// When an earlier write cannot be executed any more; [`Instant::MAX`] before the upstream has answered.
+    pub fn end(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|until| now < *until)
     }
 
     /// The upstream has answered nothing since a write was lost.
     pub fn awaits_reply(&self) -> bool {
-        self.until == Some(Nanos::MAX)
+        self.until == Some(Instant::MAX)
     }
 
     /// A reply has come: earlier writes may be executed for so long more.
     #[inline]
-    pub fn answered(&mut self, now: Nanos, doubt: Nanos) {
-        if self.until == Some(Nanos::MAX) {
+    pub fn answered(&mut self, now: Instant, doubt: Duration) {
+        if self.until == Some(Instant::MAX) {
             self.until = Some(now + doubt);
         }
     }
@@ -118,13 +118,13 @@ impl Doubts {
     }
 
     /// When what is owed can be deleted for good.
-    pub fn pays_at(&self) -> Option<Nanos> {
+    pub fn pays_at(&self) -> Option<Instant> {
         let waits = self.unknown > 0 && self.lingering == 0 && self.owes() && self.paying == 0;
-        self.until.filter(|until| waits && *until < Nanos::MAX)
+        self.until.filter(|until| waits && *until < Instant::MAX)
     }
 
     /// True if what is owed is to be deleted for good now.
-    pub fn may_pay(&mut self, now: Nanos) -> bool {
+    pub fn may_pay(&mut self, now: Instant) -> bool {
         if self.until.is_some_and(|until| until <= now) {
             self.unknown = 0;
         }
@@ -133,9 +133,9 @@ impl Doubts {
 
     /// The connection is gone; `keys` of its writes are not answered, each behind its length and whether it is in base64. They
     /// `may_come` if something of them has left.
-    pub fn lose(&mut self, mut keys: &[u8], may_come: bool, now: Nanos) {
+    pub fn lose(&mut self, mut keys: &[u8], may_come: bool, now: Instant) {
         if !keys.is_empty() && may_come {
-            self.until = Some(Nanos::MAX);
+            self.until = Some(Instant::MAX);
             self.unknown += 1;
         }
         self.paying = 0;
@@ -162,7 +162,7 @@ impl Doubts {
     }
 
     /// Keys that are owed, for longer than a write may take: another server may delete them.
-    pub fn take_late(&mut self, now: Nanos, doubt: Nanos) -> BTreeSet<Owed> {
+    pub fn take_late(&mut self, now: Instant, doubt: Duration) -> BTreeSet<Owed> {
         match self.since + doubt <= now {
             true => self.take(),
             false => BTreeSet::new(),
@@ -196,7 +196,7 @@ impl Doubts {
         self.lingering = self.lingering.saturating_sub(1);
         if !closed {
             self.unknown += 1;
-            self.until = Some(Nanos::MAX);
+            self.until = Some(Instant::MAX);
         }
     }
 
@@ -206,7 +206,7 @@ impl Doubts {
         out: &mut Vec<u8>,
         is_last: bool,
         binary: bool,
-        now: Nanos,
+        now: Instant,
     ) -> (usize, InFlight) {
         let count = if self.owes_all {
             push_flush(out, binary);

@@ -1,8 +1,5 @@
 //! What can happen to a proxy, and what it asks for.
 
-/// Nanoseconds of the proxy's clock.
-pub type Nanos = u64;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientId(pub u32);
 

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_model::{Instant, KEY_BYTES_MAX, Key};
 use mbal_routing::ketama::KeyHash;
 use mbal_wire::{push_readable, unescaped};
 
 use crate::backend::Backend;
-use crate::event::Nanos;
 use crate::hot::{HotKey, HotKeyState};
 use crate::ledger::Ledger;
 use crate::naming::{SUFFIX_BYTES, push_name};
@@ -62,8 +61,8 @@ impl Explainer<'_> {
         let text = upstreams.conn(upstreams.conn_of(home, bytes));
         if let Some(doubt) = text.doubts.end(now) {
             let until = match doubt {
-                Nanos::MAX => "until it answers over a new connection, and a while more".into(),
-                at => format!("for {:.1} s", seconds(at - now)),
+                Instant::MAX => "until it answers over a new connection, and a while more".into(),
+                at => format!("for {:.1} s", (at - now).as_secs_f64()),
             };
             said.push(format!(
                 "a write to its home has no known outcome: it is not copied {until}"
@@ -163,14 +162,14 @@ impl Explainer<'_> {
             HotKeyState::Filling => said.push("read at home, which is asked for the value".into()),
             HotKeyState::Cached(until) if self.ledger.now < *until => said.push(format!(
                 "get of this key alone is answered from the proxy's memory, for {:.0} s{}",
-                seconds(until - self.ledger.now),
+                (*until - self.ledger.now).as_secs_f64(),
                 if *often_written { ": it is written too often for copies" } else { "" }
             )),
             HotKeyState::Cached(_) => {
                 said.push("read at home: what the proxy has is too old".into())
             }
             HotKeyState::Copied(copies, since) => {
-                let age = seconds(self.ledger.now.saturating_sub(*since));
+                let age = (self.ledger.now - *since).as_secs_f64();
                 said.push(format!(
                     "copied for {age:.1} s; a read goes to the idler of two of these"
                 ));
@@ -197,10 +196,6 @@ impl Explainer<'_> {
         };
         items.into_iter().map(one).collect()
     }
-}
-
-fn seconds(nanos: Nanos) -> f64 {
-    nanos as f64 / 1e9
 }
 
 fn readable(key: &[u8]) -> String {

@@ -10,16 +10,17 @@ pub(crate) use telling::{HotKey, HotKeyState};
 pub(crate) use through::{AskId, Reader, Through};
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_random::{Random, mix};
 
-use crate::event::Nanos;
 use crate::keeping::Kept;
 use crate::naming::push_name;
 
 /// A copy is made anew after so long: its item lives little longer.
-const AGE_NS_MAX: Nanos = 30_000_000_000;
+const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// One of the places where reads of a key go.
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +41,11 @@ enum State {
     Copied {
         /// The home is the first.
         copies: Vec<Copy>,
-        since: Nanos,
+        since: Instant,
     },
     Cached {
         kept: Kept,
-        until: Nanos,
+        until: Instant,
     },
 }
 
@@ -96,7 +97,7 @@ pub(crate) struct HotTable {
     next_epoch: u64,
     random: Random,
     /// No fills before this: a `flush_all` is to come.
-    suspended_until: Nanos,
+    suspended_until: Instant,
 }
 
 /// A copy that is not read any more: its connection, and its name.
@@ -109,16 +110,16 @@ impl HotTable {
             under_way: through::UnderWay::default(),
             next_epoch: seed,
             random: Random::new(seed),
-            suspended_until: 0,
+            suspended_until: Instant::ZERO,
         }
     }
 
     /// No fills before this.
-    pub fn suspend(&mut self, until: Nanos) {
+    pub fn suspend(&mut self, until: Instant) {
         self.suspended_until = until.max(self.suspended_until);
     }
 
-    pub fn is_suspended(&self, now: Nanos) -> bool {
+    pub fn is_suspended(&self, now: Instant) -> bool {
         now < self.suspended_until
     }
 
@@ -150,7 +151,7 @@ impl HotTable {
         &mut self,
         hash: u64,
         key: &[u8],
-        now: Nanos,
+        now: Instant,
         may_fill: bool,
         load: impl Fn(u32) -> L,
     ) -> Read<'_> {
@@ -167,7 +168,7 @@ impl HotTable {
         let is_old = match &hot.state {
             State::Cold => true,
             State::Filling => false,
-            State::Copied { since, .. } => since + AGE_NS_MAX <= now,
+            State::Copied { since, .. } => *since + AGE_MAX <= now,
             State::Cached { until, .. } => *until <= now,
         };
         if is_old && hot.wanted > 1 && may_fill {
@@ -218,14 +219,14 @@ impl HotTable {
         }
     }
 
-    pub fn copied(&mut self, hash: u64, copies: Vec<Copy>, now: Nanos) {
+    pub fn copied(&mut self, hash: u64, copies: Vec<Copy>, now: Instant) {
         let hot = self.keys.get_mut(&hash).expect("it is filling");
         hot.state = State::Copied { copies, since: now };
     }
 
     /// Keeps a value in the proxy's own cache. What is read least often makes room (LFU, NetKV §IV.G). False: there is none, all is
     /// read as often.
-    pub fn cached(&mut self, hash: u64, kept: Kept, until: Nanos) -> bool {
+    pub fn cached(&mut self, hash: u64, kept: Kept, until: Instant) -> bool {
         let reads = |hot: &Hot| hot.reads_before + hot.reads;
         let own = reads(self.keys.get(&hash).expect("it is hot"));
         let other = |(other, hot): (&u64, &Hot)| match &hot.state {
@@ -345,12 +346,13 @@ mod tests {
     fn a_busy_upstream_is_read_when_both_choices_are_its_own() {
         let (mut table, mut left) = (HotTable::new(1), Vec::new());
         table.want(7, b"hot", 2, &mut left);
-        assert!(matches!(table.read(7, b"hot", 0, true, |_| 0), Read::Fill(_)));
+        assert!(matches!(table.read(7, b"hot", Instant::ZERO, true, |_| 0), Read::Fill(_)));
         let copy = |conn, name| Copy { conn, name, stored: true };
-        table.copied(7, vec![copy(4, None), copy(9, Some(1))], 0);
+        table.copied(7, vec![copy(4, None), copy(9, Some(1))], Instant::ZERO);
         let reads = |table: &mut HotTable, busy| {
-            let of_home =
-                |_: &i32| table.read(7, b"hot", 0, false, |conn| conn == busy) == Read::Home;
+            let of_home = |_: &i32| {
+                table.read(7, b"hot", Instant::ZERO, false, |conn| conn == busy) == Read::Home
+            };
             (0..4_000).filter(of_home).count()
         };
         assert!((900..1_100).contains(&reads(&mut table, 4)));
@@ -364,12 +366,13 @@ mod tests {
         for (hash, reads) in (0..).zip(reads) {
             table.want(hash, &[b'a' + hash as u8], 2, &mut left);
             for _ in 0..reads {
-                table.read(hash, &[b'a' + hash as u8], 0, false, |_| 0);
+                table.read(hash, &[b'a' + hash as u8], Instant::ZERO, false, |_| 0);
             }
         }
         // Two have room.
         let half = || Kept { flags: 0, value: vec![0; CACHE_BYTES_MAX / 2] };
-        let kept: Vec<bool> = (0..5).map(|hash| table.cached(hash, half(), 9)).collect();
+        let kept: Vec<bool> =
+            (0..5).map(|hash| table.cached(hash, half(), Instant::from_nanos(9))).collect();
         assert_eq!(kept, [true, true, true, false, true]);
         let is_cached = |hash| matches!(table.keys[&hash].state, State::Cached { .. });
         assert_eq!([0, 1, 2, 3, 4].map(is_cached), [true, false, false, false, true]);

@@ -1,9 +1,8 @@
 //! Keys that are hot: which they are, what is known of their values, and who reads which copy.
 
-use mbal_model::Key;
+use mbal_model::{Instant, Key};
 
 use crate::control::Control;
-use crate::event::Nanos;
 use crate::expect::Expect;
 use crate::hot::{HotTable, Left};
 use crate::inflight::Who;
@@ -29,7 +28,7 @@ impl HotKeys {
         HotKeys { control: None, table: HotTable::new(seed), kernel: None, left: Vec::new() }
     }
 
-    pub fn start(&mut self, settings: &Settings, now: Nanos) {
+    pub fn start(&mut self, settings: &Settings, now: Instant) {
         let control = |replication| Control::new(replication, settings.seed, now);
         self.control = settings.replication.map(control);
     }

@@ -1,8 +1,8 @@
 //! Requests that are on their way to upstreams: who waits, what may come, and what the client hears of it.
 
+use mbal_model::Instant;
 use mbal_wire::{Frame, Status};
 
-use crate::event::Nanos;
 use crate::expect::Expect;
 use crate::naming;
 use crate::peers::Ask;
@@ -19,12 +19,12 @@ pub(crate) struct InFlight {
     pub writes: bool,
     /// Its key has a name of the proxy's own.
     pub renamed: bool,
-    pub at: Nanos,
+    pub at: Instant,
 }
 
 impl InFlight {
     /// What no client waits for.
-    pub fn own(who: Who, kind: Kind, expect: Expect, at: Nanos) -> InFlight {
+    pub fn own(who: Who, kind: Kind, expect: Expect, at: Instant) -> InFlight {
         InFlight { who, kind, expect, hide: Hide::Nothing, writes: false, renamed: false, at }
     }
 

@@ -1,6 +1,7 @@
 //! What `mbal top` asks for beyond memcached's `stats`: `stats hot` and `stats latency buckets`, in the words of `mbal serve`.
 
 use std::str::from_utf8;
+use std::time::Duration;
 
 use mbal_wire::push_readable;
 
@@ -23,8 +24,9 @@ pub(crate) fn latency_buckets(upstreams: &Upstreams) -> Vec<u8> {
 /// Hot keys that this proxy coordinates, by requests per second of the interval before.
 pub(crate) fn hottest(hot: &HotKeys, count: &[u8]) -> Vec<u8> {
     let count = from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(KEYS);
-    let interval = hot.control().map_or(1, |control| control.replication.interval);
-    let rate = |requests: u64| requests as f64 * 1e9 / interval as f64;
+    let interval =
+        hot.control().map_or(Duration::from_secs(1), |control| control.replication.interval);
+    let rate = |requests: u64| requests as f64 / interval.as_secs_f64();
     let mut reply = Vec::new();
     for (rank, hot) in hot.table.hottest(count).iter().enumerate() {
         let row = rank + 1;

@@ -4,15 +4,14 @@
 //! last write of its key gets what it would have got behind it, at the key's home: reads of the home are answered on the connection
 //! of the writes.
 
+use std::time::Duration;
+
 use mbal_wire::{
     Chunk, Get, Meta, Request, Storage, Verb, parse_u64, push_u64, push_value, words_of,
 };
 
-use crate::event::Nanos;
-
 /// A copy's item lives for so many seconds at most: what a proxy leaves behind goes by itself.
-pub(crate) const COPY_SECONDS_MAX: i64 = 60;
-pub(crate) const SECOND: Nanos = 1_000_000_000;
+const COPY_SECONDS_MAX: i64 = 60;
 
 /// A longer value is not kept in the proxy's own cache.
 pub(crate) const KEPT_BYTES_MAX: usize = 64 << 10;
@@ -145,6 +144,11 @@ pub(crate) struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
+    /// A copy of it.
+    pub fn lives(&self) -> Duration {
+        Duration::from_secs(self.seconds as u64)
+    }
+
     /// `VA LENGTH fFLAGS tSECONDS`, and the value.
     pub fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
         let end = memchr::memchr(b'\n', reply)?;

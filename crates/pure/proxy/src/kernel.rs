@@ -11,14 +11,14 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_model::{Instant, KEY_BYTES_MAX, Key};
 use mbal_routing::Point;
 use mbal_wire::{Admin, Request, base64_decode, next_word};
 
-use crate::event::Nanos;
-use crate::keeping::{Item, SECOND};
+use crate::keeping::Item;
 
 /// What the kernel's data plane is to do, before anything else that the proxy asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum KernelChange {
     /// answer is on its way any more.
     Forget { key: Box<[u8]>, number: u64 },
     /// Reads are answered with this for so long.
-    Put { key: Box<[u8]>, flags: u32, value: Vec<u8>, lives: Nanos },
+    Put { key: Box<[u8]>, flags: u32, value: Vec<u8>, lives: Duration },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ struct Entry {
     /// The fill that is on its way.
     filling: Option<u64>,
     /// The kernel answers until then.
-    answered: Option<Nanos>,
+    answered: Option<Instant>,
     /// The kernel was told to forget it.
     leaving: Option<u64>,
 }
@@ -134,7 +134,7 @@ impl KernelTable {
     }
 
     /// Keys whose values the kernel lacks, or will lack before `until`.
-    pub fn wanting(&self, until: Nanos) -> Vec<(u64, Box<[u8]>)> {
+    pub fn wanting(&self, until: Instant) -> Vec<(u64, Box<[u8]>)> {
         let wants = |(_, entry): &(&u64, &Entry)| {
             entry.is_hot
                 && entry.leaving.is_none()
@@ -151,7 +151,7 @@ impl KernelTable {
         self.number
     }
 
-    pub fn filled(&mut self, hash: u64, number: u64, item: Option<Item<'_>>, now: Nanos) {
+    pub fn filled(&mut self, hash: u64, number: u64, item: Option<Item<'_>>, now: Instant) {
         let Some(entry) = self.keys.get_mut(&hash) else { return };
         if entry.filling != Some(number) {
             return;
@@ -163,7 +163,7 @@ impl KernelTable {
         };
         // What has gone at its home ends in the kernel by itself.
         let Some(item) = item.filter(|item| item.seconds > 0 && fits(item)) else { return };
-        let lives = item.seconds as u64 * SECOND;
+        let lives = item.lives();
         entry.answered = Some(now + lives);
         let (key, flags, value) = (entry.key.clone(), item.flags, item.value.to_vec());
         self.changes.push(KernelChange::Put { key, flags, value, lives });

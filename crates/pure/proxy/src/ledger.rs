@@ -1,7 +1,9 @@
 //! What all parts of a proxy read and write while it handles an event.
 
+use mbal_model::Instant;
+
 use crate::buffers::Spare;
-use crate::event::{Action, ConnId, Nanos};
+use crate::event::{Action, ConnId};
 use crate::resting::Resting;
 use crate::settings::Settings;
 use crate::stats::Counters;
@@ -9,7 +11,7 @@ use crate::stats::Counters;
 pub(crate) struct Ledger {
     pub settings: Settings,
     /// Of the event.
-    pub now: Nanos,
+    pub now: Instant,
     pub counters: Counters,
     pub resting: Resting,
     pub spare: Spare,
@@ -21,7 +23,7 @@ impl Ledger {
     pub fn new(settings: Settings) -> Ledger {
         Ledger {
             settings,
-            now: 0,
+            now: Instant::ZERO,
             counters: Counters::default(),
             resting: Resting::default(),
             spare: Spare::default(),

@@ -75,7 +75,7 @@ mod settings;
 
 pub use control::Replication;
 pub use counting::{ByClass, Class, Latency};
-pub use event::{Action, ClientId, ConnId, Event, Nanos};
+pub use event::{Action, ClientId, ConnId, Event};
 pub use kernel::{KernelChange, KernelUpstream};
 pub use mbal_balance::Threshold;
 pub use mbal_routing::Point;

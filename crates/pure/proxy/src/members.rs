@@ -12,6 +12,7 @@
 //! An upstream that was in the pool before has what was true then: what it has missed is deleted before it serves again, as for one
 //! that was ejected (`missed.rs`).
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_routing::ketama::{FILLED, RingServer};
 
@@ -109,7 +110,7 @@ impl Backend {
                 State::Up if returns && conn == first => self.begin_return(upstream, ledger.now),
                 State::Up | State::Dialing { .. } => {}
                 State::Closed { .. } if self.upstreams.is_binary(conn) => {
-                    self.upstreams.conn_mut(conn).state = State::Closed { retry_at: 0 };
+                    self.upstreams.conn_mut(conn).state = State::Closed { retry_at: Instant::ZERO };
                 }
                 State::Closed { .. } => self.upstreams.dial(conn, ledger),
             }

@@ -1,12 +1,12 @@
 //! Requests for promised keys on their way to the keys' coordinators, and the proxies' own talk (docs/design/proxy.md).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_model::{Instant, KEY_BYTES_MAX, Key};
 use mbal_wire::{Request, base64_decode, next_word};
 
-use crate::event::Nanos;
 use crate::expect::Expect;
 use crate::hot::HotTable;
 use crate::inflight::Who;
@@ -66,12 +66,12 @@ impl Peering {
             let pool = format!("{:?} {:?}", settings.distribution, settings.servers);
             PeerTable::new(peers, &pool)
         });
-        let lease = settings.peers.as_ref().map_or(0, |peers| peers.lease);
+        let lease = settings.peers.as_ref().map_or(Duration::ZERO, |peers| peers.lease);
         let members = settings.peers.as_ref().map_or(0, |peers| peers.names.len());
         Peering { peers, promises: Promises::new(members, lease, settings.seed) }
     }
 
-    pub fn start(&mut self, now: Nanos) {
+    pub fn start(&mut self, now: Instant) {
         self.promises.start(now);
     }
 
@@ -100,7 +100,7 @@ impl Peering {
 
     /// An earlier life of this proxy may have promised anything, until then.
     #[inline]
-    pub fn serves(&self, now: Nanos) -> bool {
+    pub fn serves(&self, now: Instant) -> bool {
         self.promises.serves_from <= now
     }
 
@@ -117,7 +117,7 @@ impl Peering {
     }
 
     /// True if the others pass on what they have promised to.
-    pub fn is_sure(&self, now: Nanos) -> bool {
+    pub fn is_sure(&self, now: Instant) -> bool {
         self.peers.as_ref().is_none_or(|peers| peers.is_sure(now))
     }
 
@@ -130,7 +130,7 @@ impl Peering {
     }
 
     /// The others hear at once of keys that are hot, or not any more.
-    pub fn hurry(&mut self, now: Nanos) {
+    pub fn hurry(&mut self, now: Instant) {
         if let Some(peers) = &mut self.peers {
             peers.hurry(now);
         }
@@ -202,7 +202,7 @@ impl Peering {
     }
 
     /// True if a peer's connection is to end: it asks before this proxy serves, or for what no proxy passes on.
-    pub fn refuses(&self, request: &Request<'_>, now: Nanos) -> bool {
+    pub fn refuses(&self, request: &Request<'_>, now: Instant) -> bool {
         let is_talk = matches!(request, Request::Answer(_) | Request::Quit | Request::Login { .. });
         !self.serves(now) || is_talk
     }
@@ -222,7 +222,7 @@ impl Peering {
         may_promise: bool,
         placing: &Placing,
         upstreams: &mut Upstreams,
-        now: Nanos,
+        now: Instant,
     ) -> Option<(String, bool)> {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let peers = self.peers.as_ref()?;
@@ -258,12 +258,12 @@ impl Peering {
         Some((reply.into(), changed))
     }
 
-    fn greet(&mut self, member: usize, upstreams: &Upstreams, now: Nanos) -> Option<u64> {
+    fn greet(&mut self, member: usize, upstreams: &Upstreams, now: Instant) -> Option<u64> {
         let may = self.serves(now) && upstreams.reaches(self.passed_to(member, upstreams));
         may.then(|| self.promises.hello(member, now)).flatten()
     }
 
-    fn keep(&mut self, member: usize, upstreams: &Upstreams, now: Nanos) -> &'static str {
+    fn keep(&mut self, member: usize, upstreams: &Upstreams, now: Instant) -> &'static str {
         if !upstreams.reaches(self.passed_to(member, upstreams)) {
             return "WAIT\r\n";
         }
@@ -279,7 +279,7 @@ impl Peering {
         may_promise: bool,
         placing: &Placing,
         upstreams: &mut Upstreams,
-        now: Nanos,
+        now: Instant,
     ) -> Option<(&'static str, bool)> {
         let hash = Key::new(key)?.hash();
         if self.peers.as_ref()?.coordinator(hash) != member {
@@ -299,7 +299,7 @@ impl Peering {
         Some((if given { "OK\r\n" } else { "WAIT\r\n" }, changed))
     }
 
-    fn release(&mut self, member: usize, hash: u64, upstreams: &Upstreams, now: Nanos) -> bool {
+    fn release(&mut self, member: usize, hash: u64, upstreams: &Upstreams, now: Instant) -> bool {
         // Of several, the key alone would say which.
         let conns = upstreams.conns_of(self.passed_to(member, upstreams));
         self.promises.release(member, hash, fences(conns, upstreams));
@@ -307,7 +307,7 @@ impl Peering {
     }
 
     /// Gives and ends promises that have waited for replies. True if clients that wait may go on.
-    pub fn settle(&mut self, upstreams: &Upstreams, now: Nanos) -> bool {
+    pub fn settle(&mut self, upstreams: &Upstreams, now: Instant) -> bool {
         let in_doubt = |conn: usize| {
             upstreams.conn(conn).doubts.is_any(now) && !is_planted(Fault::PromisedInDoubt)
         };
@@ -316,21 +316,21 @@ impl Peering {
     }
 
     /// When leases are over, or the others are to be told something. Clients may wait until this proxy serves.
-    pub fn next_wake(&self, holds_any: bool, now: Nanos) -> Option<Nanos> {
+    pub fn next_wake(&self, holds_any: bool, now: Instant) -> Option<Instant> {
         let peers = self.peers.as_ref()?;
         let starts = Some(self.promises.serves_from).filter(|from| holds_any && now < *from);
         starts.into_iter().chain(self.promises.next_end()).chain([peers.next_beat()]).min()
     }
 
     /// A coordinator that was silent for a lease: what it was promised has ended.
-    pub fn expired(&mut self, now: Nanos) -> Option<usize> {
+    pub fn expired(&mut self, now: Instant) -> Option<usize> {
         let member = self.promises.expired(now)?;
         self.promises.end(member);
         Some(member)
     }
 
     /// What the others are asked for in turn.
-    pub fn beat(&mut self, hot: &HotTable, upstreams: &mut Upstreams, now: Nanos) {
+    pub fn beat(&mut self, hot: &HotTable, upstreams: &mut Upstreams, now: Instant) {
         let Some(peers) = self.peers.as_mut().filter(|peers| peers.next_beat() <= now) else {
             return;
         };
@@ -355,7 +355,7 @@ impl Peering {
     }
 
     /// The connection for the promises of one of the others is there.
-    pub fn connected(&mut self, place: usize, now: Nanos) {
+    pub fn connected(&mut self, place: usize, now: Instant) {
         if let Some(peers) = &mut self.peers {
             peers.connected(place, now);
         }
@@ -366,8 +366,8 @@ impl Peering {
         &mut self,
         place: usize,
         ask: Ask,
-        at: Nanos,
-        now: Nanos,
+        at: Instant,
+        now: Instant,
         reply: &[u8],
     ) -> bool {
         self.peers.as_mut().is_some_and(|peers| peers.answered(place, ask, at, now, reply))
@@ -384,7 +384,7 @@ fn fences(conns: impl IntoIterator<Item = usize>, upstreams: &Upstreams) -> Vec<
 }
 
 /// An upstream that nobody asks for anything would stay in doubt.
-fn ask_if_alive(conn: usize, upstreams: &mut Upstreams, now: Nanos) {
+fn ask_if_alive(conn: usize, upstreams: &mut Upstreams, now: Instant) {
     let this = upstreams.conn(conn);
     if this.doubts.awaits_reply() && this.is_idle() && this.is_up() {
         let shape = (Kind::Line, Expect::Version);

@@ -4,17 +4,16 @@
 //! they still do.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_model::{Instant, KEY_BYTES_MAX, Key};
 use mbal_random::mix;
 
-use crate::event::Nanos;
-
 /// Within a lease, a coordinator says so often that it is there.
-const BEATS_PER_LEASE: u64 = 8;
+const BEATS_PER_LEASE: u32 = 8;
 /// Within a lease, a claim or a `hello` that has to wait is made again so often.
-const TRIES_PER_LEASE: u64 = 64;
+const TRIES_PER_LEASE: u32 = 64;
 
 /// The proxies that serve the same upstreams.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +22,12 @@ pub struct Peers {
     pub names: Vec<String>,
     pub own: usize,
     /// A peer keeps its promises so long after it has heard from a coordinator.
-    pub lease: Nanos,
+    pub lease: Duration,
 }
 
 impl Peers {
     /// Of at most 64 names in any order; `own` is one of them.
-    pub fn new(mut names: Vec<String>, own: &str, lease: Nanos) -> Result<Peers, String> {
+    pub fn new(mut names: Vec<String>, own: &str, lease: Duration) -> Result<Peers, String> {
         names.sort();
         names.dedup();
         if !(2..=64).contains(&names.len()) {
@@ -40,7 +39,7 @@ impl Peers {
     }
 
     /// How long a coordinator may be sure: clocks differ by 5% in speed.
-    fn sure(&self) -> Nanos {
+    fn sure(&self) -> Duration {
         self.lease / 10 * 9
     }
 }
@@ -68,16 +67,16 @@ struct Session {
     member: usize,
     id: Option<u64>,
     /// Its promises hold until then.
-    sure_until: Nanos,
+    sure_until: Instant,
     claims: BTreeMap<u64, Claim>,
-    beats_at: Nanos,
+    beats_at: Instant,
     /// It has another list of proxies.
     differs: bool,
 }
 
 impl Session {
     fn end(&mut self) {
-        (self.id, self.sure_until) = (None, 0);
+        (self.id, self.sure_until) = (None, Instant::ZERO);
         self.claims.clear();
     }
 }
@@ -99,14 +98,14 @@ impl PeerTable {
         let hashes: Vec<u64> = peers.names.iter().map(hash).collect();
         let of_pool = pool.as_bytes().chunks(KEY_BYTES_MAX).filter_map(Key::new);
         let all = hashes.iter().copied().chain(of_pool.map(|part| part.hash()));
-        let list = all.fold(peers.lease, |list, hash| mix(list ^ hash));
+        let list = all.fold(peers.lease.as_nanos() as u64, |list, hash| mix(list ^ hash));
         let others = (0..peers.names.len()).filter(|member| *member != peers.own);
         let session = |member| Session {
             member,
             id: None,
-            sure_until: 0,
+            sure_until: Instant::ZERO,
             claims: BTreeMap::new(),
-            beats_at: 0,
+            beats_at: Instant::ZERO,
             differs: false,
         };
         PeerTable { sessions: others.map(session).collect(), hashes, list, peers }
@@ -133,7 +132,7 @@ impl PeerTable {
     }
 
     /// True if all peers pass on what they have promised to.
-    pub fn is_sure(&self, now: Nanos) -> bool {
+    pub fn is_sure(&self, now: Instant) -> bool {
         self.sessions.iter().all(|session| {
             session.id.is_some()
                 && (now < session.sure_until || is_planted(Fault::CopiesOutliveLeases))
@@ -141,7 +140,7 @@ impl PeerTable {
     }
 
     /// The first of those that keep the proxy from copying.
-    pub fn silent(&self, now: Nanos) -> Option<(&str, bool)> {
+    pub fn silent(&self, now: Instant) -> Option<(&str, bool)> {
         let silent = |session: &&Session| session.id.is_none() || session.sure_until <= now;
         let session = self.sessions.iter().find(silent)?;
         Some((&self.peers.names[session.member], session.differs))
@@ -153,12 +152,12 @@ impl PeerTable {
         self.sessions.iter().all(has)
     }
 
-    pub fn next_beat(&self) -> Nanos {
+    pub fn next_beat(&self) -> Instant {
         self.sessions.iter().map(|session| session.beats_at).min().expect("there is one")
     }
 
     /// All peers hear at once of keys that are hot, or not any more.
-    pub fn hurry(&mut self, now: Nanos) {
+    pub fn hurry(&mut self, now: Instant) {
         self.sessions.iter_mut().for_each(|session| session.beats_at = session.beats_at.min(now));
     }
 
@@ -166,7 +165,7 @@ impl PeerTable {
     pub fn beat(
         &mut self,
         place: usize,
-        now: Nanos,
+        now: Instant,
         hot: &BTreeMap<u64, &[u8]>,
         out: &mut Vec<u8>,
         asked: &mut Vec<Ask>,
@@ -204,12 +203,12 @@ impl PeerTable {
     }
 
     /// Peer `place` cannot be asked.
-    pub fn passed_over(&mut self, place: usize, now: Nanos) {
+    pub fn passed_over(&mut self, place: usize, now: Instant) {
         self.sessions[place].beats_at = now + self.peers.lease / BEATS_PER_LEASE;
     }
 
     /// Peer `place` is there: it is asked for a session.
-    pub fn connected(&mut self, place: usize, now: Nanos) {
+    pub fn connected(&mut self, place: usize, now: Instant) {
         self.sessions[place].beats_at = now;
     }
 
@@ -218,8 +217,8 @@ impl PeerTable {
         &mut self,
         place: usize,
         ask: Ask,
-        at: Nanos,
-        now: Nanos,
+        at: Instant,
+        now: Instant,
         reply: &[u8],
     ) -> bool {
         let (sure, lease) = (self.peers.sure(), self.peers.lease);

@@ -4,11 +4,11 @@
 //! between, clients that ask for the key wait.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_random::mix;
-
-use crate::event::Nanos;
 
 /// A connection has answered, or lost, so many requests since the start.
 pub(crate) type Fence = (usize, u64);
@@ -17,7 +17,7 @@ pub(crate) type Fence = (usize, u64);
 #[derive(Clone, Copy, Debug)]
 struct Session {
     id: u64,
-    until: Nanos,
+    until: Instant,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -58,27 +58,27 @@ pub(crate) struct Promises {
     /// Those that are given or ended.
     changing: usize,
     next_id: u64,
-    lease: Nanos,
+    lease: Duration,
     /// Nobody is served before this: an earlier life of this proxy may have promised anything.
-    pub serves_from: Nanos,
+    pub serves_from: Instant,
 }
 
 /// A coordinator that asks for more keys than it can have copies of gets no further promises.
 const KEYS_MAX: usize = 1024;
 
 impl Promises {
-    pub fn new(members: usize, lease: Nanos, seed: u64) -> Promises {
+    pub fn new(members: usize, lease: Duration, seed: u64) -> Promises {
         Promises {
             sessions: vec![None; members],
             keys: BTreeMap::new(),
             changing: 0,
             next_id: seed,
             lease,
-            serves_from: Nanos::MAX,
+            serves_from: Instant::MAX,
         }
     }
 
-    pub fn start(&mut self, now: Nanos) {
+    pub fn start(&mut self, now: Instant) {
         let forgets = is_planted(Fault::RestartForgetsPromises);
         self.serves_from = if forgets { now } else { now + self.lease };
     }
@@ -105,7 +105,7 @@ impl Promises {
     }
 
     /// A coordinator asks for a session. `None`: an earlier one lives.
-    pub fn hello(&mut self, member: usize, now: Nanos) -> Option<u64> {
+    pub fn hello(&mut self, member: usize, now: Instant) -> Option<u64> {
         if self.sessions[member].is_some() {
             return None;
         }
@@ -120,7 +120,7 @@ impl Promises {
         self.sessions.iter().position(|session| session.is_some_and(|session| session.id == id))
     }
 
-    pub fn keep(&mut self, member: usize, now: Nanos) {
+    pub fn keep(&mut self, member: usize, now: Instant) {
         if let Some(session) = &mut self.sessions[member] {
             session.until = now + self.lease;
         }
@@ -200,12 +200,12 @@ impl Promises {
     }
 
     /// When the next lease is over.
-    pub fn next_end(&self) -> Option<Nanos> {
+    pub fn next_end(&self) -> Option<Instant> {
         self.sessions.iter().flatten().map(|session| session.until).min()
     }
 
     /// A coordinator that was silent for a lease.
-    pub fn expired(&self, now: Nanos) -> Option<usize> {
+    pub fn expired(&self, now: Instant) -> Option<usize> {
         self.sessions.iter().position(|one| one.is_some_and(|session| session.until <= now))
     }
 

@@ -1,11 +1,14 @@
 //! The state machine: what can happen, and what the driver is to do.
 
+use std::time::Duration;
+
+use mbal_model::Instant;
 use mbal_routing::ketama::RingServer;
 use mbal_wire::{Limits as WireLimits, Login};
 
 use crate::backend::Backend;
 use crate::counting::ByClass;
-use crate::event::{Action, ClientId, ConnId, Event, Nanos};
+use crate::event::{Action, ClientId, ConnId, Event};
 use crate::kernel::KernelChange;
 use crate::ledger::Ledger;
 use crate::merge::Place;
@@ -49,7 +52,7 @@ impl Proxy {
     }
 
     /// Dials the upstreams.
-    pub fn start(&mut self, now: Nanos) {
+    pub fn start(&mut self, now: Instant) {
         self.ledger.now = now;
         self.backend.start(&mut self.ledger);
     }
@@ -58,7 +61,7 @@ impl Proxy {
     /// here keeps its number, if `is_same(number, place)` says that it is dialed as before. The number of each.
     pub fn change(
         &mut self,
-        now: Nanos,
+        now: Instant,
         servers: Vec<RingServer>,
         is_same: impl Fn(usize, usize) -> bool,
     ) -> Vec<usize> {
@@ -79,7 +82,7 @@ impl Proxy {
     }
 
     #[inline]
-    pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
+    pub fn handle(&mut self, now: Instant, event: Event<'_>) {
         self.ledger.now = now;
         match event {
             Event::Received { client, bytes } => {
@@ -141,7 +144,7 @@ impl Proxy {
     }
 
     /// When [`Event::Woken`] is due.
-    pub fn next_wake(&self) -> Option<Nanos> {
+    pub fn next_wake(&self) -> Option<Instant> {
         let Backend { upstreams, peering, hot, .. } = &self.backend;
         let interval = hot.control().map(|control| control.ends_at);
         let peers = peering.next_wake(self.sessions.holds_any(), self.ledger.now);
@@ -201,13 +204,13 @@ impl Proxy {
 
     /// For so long the driver rests before it waits for events.
     #[inline]
-    pub fn rest(&self) -> Nanos {
+    pub fn rest(&self) -> Duration {
         self.ledger.resting.rest()
     }
 
     /// For so long, up to `now`, the driver has rested and waited for events.
     #[inline]
-    pub fn idled(&mut self, now: Nanos, idle: Nanos) {
+    pub fn idled(&mut self, now: Instant, idle: Duration) {
         self.ledger.resting.idled(now, idle);
     }
 

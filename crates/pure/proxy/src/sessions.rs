@@ -1,9 +1,12 @@
 //! Clients' sessions: who waits for what, who is not read, when replies leave, and how sessions end.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use mbal_model::Instant;
 
 use crate::client::{Client, REQUESTS_BEFORE_FIRST};
-use crate::event::{Action, ClientId, Nanos};
+use crate::event::{Action, ClientId};
 use crate::ledger::Ledger;
 use crate::merge::Merge;
 use crate::replies::Slot;
@@ -13,7 +16,7 @@ const KEPT_PART: usize = 16;
 /// So many clients may ask for several values at a time before their first has come.
 const OPENING_MAX: usize = 6;
 /// Replies wait so long for others that were asked in the same turn.
-const HELD_NS_MAX: Nanos = 500_000;
+const HELD_MAX: Duration = Duration::from_micros(500);
 
 #[derive(Default)]
 pub(crate) struct Sessions {
@@ -24,7 +27,7 @@ pub(crate) struct Sessions {
     /// Clients that ask for several values before their first has come.
     opening: usize,
     /// Clients with replies that wait for others of their turn, and until when.
-    held: VecDeque<(Nanos, u32)>,
+    held: VecDeque<(Instant, u32)>,
     /// Clients that wait for promises to change.
     on_hold: BTreeSet<u32>,
     /// Bytes of upstreams since it was looked how much is kept for clients.
@@ -170,7 +173,7 @@ impl Sessions {
         if free == out.len() {
             this.held_until = None;
         } else if this.held_until.is_none() {
-            let until = ledger.now + HELD_NS_MAX;
+            let until = ledger.now + HELD_MAX;
             this.held_until = Some(until);
             if !std::mem::replace(&mut this.is_listed, true) {
                 self.held.push_back((until, client));
@@ -198,7 +201,7 @@ impl Sessions {
     }
 
     /// When [`Sessions::release_held`] is due.
-    pub fn next_release(&self) -> Option<Nanos> {
+    pub fn next_release(&self) -> Option<Instant> {
         self.held.front().map(|(until, _)| *until)
     }
 

@@ -1,9 +1,10 @@
 //! What a proxy needs to know, and its bounds.
 
+use std::time::Duration;
+
 use mbal_routing::ketama::RingServer;
 
 use crate::control::Replication;
-use crate::event::Nanos;
 use crate::peers::Peers;
 use crate::pool::Distribution;
 
@@ -15,19 +16,19 @@ pub struct Settings {
     /// To each upstream.
     pub conns_per_server: usize,
     /// An upstream that has not answered for so long has failed.
-    pub timeout: Nanos,
+    pub timeout: Duration,
     /// Keys of an upstream that fails [`Settings::failures_max`] times in a row go to the others.
     pub eject: bool,
     pub failures_max: u32,
     /// An upstream that failed is tried again so often.
-    pub retry: Nanos,
+    pub retry: Duration,
     pub limits: Limits,
     /// Hot keys get copies. Only where nobody writes the same keys but this proxy and its [`Settings::peers`].
     pub replication: Option<Replication>,
     /// Other proxies that do likewise, and do not eject either.
     pub peers: Option<Peers>,
     /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.
-    pub doubt: Nanos,
+    pub doubt: Duration,
     /// Of the process, and the second of the calendar at which the clock began: `stats` tells them.
     pub pid: u32,
     pub started_at: u64,

@@ -1,5 +1,7 @@
 //! Requests for keys that are hot: where reads go, what a write ends, how copies are filled.
 
+use std::time::Duration;
+
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_wire::{Request, base64_decode, push_u64};
@@ -8,7 +10,7 @@ use crate::backend::Backend;
 use crate::expect::{Echo, Expect};
 use crate::hot::{AskId, Copy, Read, Through};
 use crate::inflight::Who;
-use crate::keeping::{Item, KEPT_BYTES_MAX, Kept, SECOND, Shape, is_plain, written};
+use crate::keeping::{Item, KEPT_BYTES_MAX, Kept, Shape, is_plain, written};
 use crate::ledger::Ledger;
 use crate::naming::{SUFFIX_BYTES, push_name};
 use crate::promises::Course;
@@ -128,7 +130,7 @@ impl Backend {
         let conn = self.upstreams.conn_of(home, key);
         if self.upstreams.admit(conn, ledger).is_ok() {
             let ask = (conn as u32, self.upstreams.conn(conn).asked_in_all());
-            let until = ledger.now + seconds as u64 * SECOND;
+            let until = ledger.now + Duration::from_secs(seconds as u64);
             self.hot.table.write_through(hash, ask, kept, until);
         }
     }
@@ -185,7 +187,7 @@ impl Backend {
         };
         if often_written && item.value.len() <= KEPT_BYTES_MAX {
             let kept = Kept { flags: item.flags, value: item.value.to_vec() };
-            let until = ledger.now + item.seconds as u64 * SECOND;
+            let until = ledger.now + item.lives();
             if self.hot.table.cached(hash, kept, until) {
                 return;
             }

@@ -5,6 +5,7 @@ mod settling;
 
 pub(crate) use dialing::Due;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_routing::ketama::{KeyHash, RingServer};
 
@@ -12,7 +13,7 @@ use crate::buffers::Spare;
 use crate::conn::Conn;
 use crate::counting::Latency;
 use crate::encode::push_flush;
-use crate::event::{Action, ConnId, Nanos};
+use crate::event::{Action, ConnId};
 use crate::expect::Expect;
 use crate::inflight::{InFlight, Who};
 use crate::reply::Kind;
@@ -38,11 +39,11 @@ pub(crate) struct Upstream {
     /// How often it hung up when it was asked that.
     pub hung_up: u8,
     /// It did not know, and is asked again.
-    pub asked_again_at: Nanos,
+    pub asked_again_at: Instant,
     /// In a row.
     pub failures: u32,
     /// When the last of them was counted.
-    failed_at: Option<Nanos>,
+    failed_at: Option<Instant>,
     /// Since the start.
     failures_total: u64,
     pub latency: Latency,
@@ -113,7 +114,7 @@ impl Upstream {
             cluster: None,
             is_told: false,
             hung_up: 0,
-            asked_again_at: Nanos::MAX,
+            asked_again_at: Instant::MAX,
             failures: 0,
             failed_at: None,
             failures_total: 0,
@@ -134,7 +135,7 @@ impl Upstreams {
         let all: Vec<Upstream> =
             names.chain(peers.clone()).chain(peers).map(Upstream::new).collect();
         // What an earlier life of the proxy has sent may still be executed.
-        let doubt = settings.replication.map(|_| Nanos::MAX);
+        let doubt = settings.replication.map(|_| Instant::MAX);
         let conn = |at: usize| {
             let (upstream, in_text) = (at / (2 * conns_each), at % (2 * conns_each) < conns_each);
             Conn::new(upstream, doubt.filter(|_| upstream < servers && in_text))
@@ -317,7 +318,7 @@ impl Upstreams {
         parts: &[&[u8]],
         (kind, expect): (Kind, Expect),
         who: Who,
-        now: Nanos,
+        now: Instant,
     ) {
         let out = self.out(conn);
         parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -325,7 +326,7 @@ impl Upstreams {
     }
 
     /// Tells an upstream to flush, behind all that this connection was asked.
-    pub fn ask_fence(&mut self, conn: usize, now: Nanos) {
+    pub fn ask_fence(&mut self, conn: usize, now: Instant) {
         let binary = self.is_binary(conn);
         push_flush(self.out(conn), binary);
         let kind = if binary { Kind::Binary } else { Kind::Line };
@@ -344,7 +345,7 @@ impl Upstreams {
     }
 
     #[inline]
-    pub fn send_gathered(&mut self, now: Nanos, actions: &mut Vec<Action>) {
+    pub fn send_gathered(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let mut at = 0;
         while at < self.gathering.len() {
             let conn = self.gathering[at];

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::memcached::{Memcached, Wire, requests};
 use common::transcript::{MS, TIMEOUT, World, settings};
 use mbal_proxy::{ClientId, ConnId, Event, Replication, Settings};
@@ -18,7 +20,8 @@ struct Hot {
 
 impl Hot {
     fn new() -> Hot {
-        let replication = Replication { interval: INTERVAL, target: 1.05, sampling: 1.0 };
+        let replication =
+            Replication { interval: Duration::from_nanos(INTERVAL), target: 1.05, sampling: 1.0 };
         let mut world = World::new(Settings { replication: Some(replication), ..settings(2) });
         let (writer, reader) = (world.client(), world.client());
         let mut hot = Hot { world, upstreams: Default::default(), writer, reader };

@@ -4,7 +4,9 @@
 mod common;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_proxy::{
     Action, ClientId, ConnId, Dialect, Distribution, Event, Limits, Proxy, Replication, RingServer,
     Settings, UpstreamState,
@@ -75,13 +77,13 @@ fn settings(seed: u64) -> Settings {
         servers: (0..UPSTREAMS).map(server).collect(),
         distribution: Distribution::Ketama(Dialect::Twemproxy, None),
         conns_per_server: CONNS_EACH / 2,
-        timeout: 1_000_000 * MS,
+        timeout: Duration::from_nanos(1_000_000 * MS),
         eject: false,
         failures_max: 1,
-        retry: MS,
+        retry: Duration::from_nanos(MS),
         limits: Limits::default(),
         replication: None,
-        doubt: 0,
+        doubt: Duration::ZERO,
         pid: 1,
         started_at: 0,
         version: "1".into(),
@@ -94,11 +96,14 @@ impl World {
     fn new(seed: u64) -> World {
         let mut settings = settings(seed);
         if seed % 2 == 0 {
-            settings.replication =
-                Some(Replication { interval: 150 * MS, target: 1.05, sampling: 1.0 });
+            settings.replication = Some(Replication {
+                interval: Duration::from_nanos(150 * MS),
+                target: 1.05,
+                sampling: 1.0,
+            });
         }
         let mut proxy = Proxy::new(settings);
-        proxy.start(1);
+        proxy.start(Instant::from_nanos(1));
         for _ in 0..CLIENTS {
             proxy.open();
         }
@@ -123,7 +128,7 @@ impl World {
         let returns = leaves + self.random.below(200) as usize;
         for step in 0..STEPS {
             self.now += self.random.below(MS / 4);
-            if self.proxy.next_wake().is_some_and(|wake| wake <= self.now) {
+            if self.proxy.next_wake().is_some_and(|wake| wake.as_nanos() <= self.now) {
                 self.event(Event::Woken)?;
             }
             if step == leaves {
@@ -174,13 +179,13 @@ impl World {
     fn change(&mut self, is_member: impl Fn(usize) -> bool) -> Result<(), String> {
         let servers = (0..UPSTREAMS).filter(|at| is_member(*at)).map(server).collect();
         let expected: Vec<usize> = (0..UPSTREAMS).filter(|at| is_member(*at)).collect();
-        let numbers = self.proxy.change(self.now, servers, |_, _| true);
+        let numbers = self.proxy.change(Instant::from_nanos(self.now), servers, |_, _| true);
         assert_eq!(numbers, expected, "upstreams keep their numbers");
         self.carry_out()
     }
 
     fn event(&mut self, event: Event<'_>) -> Result<(), String> {
-        self.proxy.handle(self.now, event);
+        self.proxy.handle(Instant::from_nanos(self.now), event);
         self.carry_out()
     }
 
@@ -371,10 +376,16 @@ fn nobody_loses_a_request_or_reads_what_is_stale_when_upstreams_change() {
 #[test]
 fn upstreams_are_told_apart_by_where_they_are_dialed() {
     let mut proxy = Proxy::new(settings(1));
-    proxy.start(1);
-    assert_eq!(proxy.change(2, vec![server(1), server(3)], |_, _| true), [1, 3]);
+    proxy.start(Instant::from_nanos(1));
+    assert_eq!(
+        proxy.change(Instant::from_nanos(2), vec![server(1), server(3)], |_, _| true),
+        [1, 3]
+    );
     // The same name at another address is another upstream.
-    assert_eq!(proxy.change(3, vec![server(1), server(3)], |number, _| number != 1), [4, 3]);
+    assert_eq!(
+        proxy.change(Instant::from_nanos(3), vec![server(1), server(3)], |number, _| number != 1),
+        [4, 3]
+    );
     let names: Vec<String> = proxy.upstreams().map(|upstream| upstream.name).collect();
     assert_eq!(names, ["s1:1", "s3:1"]);
 }
@@ -382,14 +393,14 @@ fn upstreams_are_told_apart_by_where_they_are_dialed() {
 #[test]
 fn who_comes_is_flushed_when_more_upstreams_were_here_than_are_remembered() {
     let mut proxy = Proxy::new(settings(1));
-    proxy.start(1);
+    proxy.start(Instant::from_nanos(1));
     let state = |proxy: &Proxy| proxy.upstreams().next().expect("there is one").state;
     for at in 100..1121 {
-        assert_eq!(proxy.change(2, vec![server(at)], |_, _| true), [at - 97]);
+        assert_eq!(proxy.change(Instant::from_nanos(2), vec![server(at)], |_, _| true), [at - 97]);
         assert_eq!(state(&proxy), UpstreamState::Down, "it is dialed, and has nothing older");
     }
     // The place of one that is forgotten.
-    assert!(proxy.change(3, vec![server(2000)], |_, _| true)[0] < 1024);
+    assert!(proxy.change(Instant::from_nanos(3), vec![server(2000)], |_, _| true)[0] < 1024);
     assert_eq!(state(&proxy), UpstreamState::Ejected);
 }
 

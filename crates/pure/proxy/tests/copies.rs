@@ -4,10 +4,12 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use common::history::{Asking, Heard, History};
 use common::memcached::{Late, Memcached, Wire, requests};
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_proxy::{
     Action, ClientId, ConnId, Distribution, Event, KeyHash, Proxy, Replication, RingServer,
@@ -64,21 +66,25 @@ impl World {
             servers: (0..UPSTREAMS).map(server).collect(),
             distribution: Distribution::Modula(KeyHash::Fnv1a64),
             conns_per_server: 1,
-            timeout: 20 * MS,
+            timeout: Duration::from_nanos(20 * MS),
             eject: random.below(2) == 0,
             failures_max: 1,
-            retry: 30 * MS,
+            retry: Duration::from_nanos(30 * MS),
             limits: common::limits(seed % 2 == 1),
-            replication: Some(Replication { interval: 100 * MS, target: 1.05, sampling: 1.0 }),
+            replication: Some(Replication {
+                interval: Duration::from_nanos(100 * MS),
+                target: 1.05,
+                sampling: 1.0,
+            }),
             peers: None,
-            doubt: DOUBT,
+            doubt: Duration::from_nanos(DOUBT),
             pid: 1,
             started_at: 0,
             version: "1".into(),
             seed,
         };
         let mut proxy = Proxy::new(settings);
-        proxy.start(1);
+        proxy.start(Instant::from_nanos(1));
         for _ in 0..CLIENTS {
             proxy.open();
         }
@@ -108,7 +114,7 @@ impl World {
                 timeouts = self.proxy.counters().upstream_timeouts;
             }
             self.now += self.random.below(MS / 4);
-            if self.proxy.next_wake().is_some_and(|wake| wake <= self.now) {
+            if self.proxy.next_wake().is_some_and(|wake| wake.as_nanos() <= self.now) {
                 self.event(Event::Woken)?;
             }
             self.execute_late()?;
@@ -147,7 +153,7 @@ impl World {
     }
 
     fn event(&mut self, event: Event<'_>) -> Result<(), String> {
-        self.proxy.handle(self.now, event);
+        self.proxy.handle(Instant::from_nanos(self.now), event);
         self.carry_out()
     }
 
@@ -166,7 +172,7 @@ impl World {
                         self.hear(client, &out)?;
                     }
                     Action::ToUpstream(conn) if self.broken.remove(&conn.0) => {
-                        self.proxy.handle(self.now, Event::Lost { conn });
+                        self.proxy.handle(Instant::from_nanos(self.now), Event::Lost { conn });
                     }
                     Action::ToUpstream(conn) => {
                         let out = self.proxy.conn_output(conn).to_vec();
@@ -211,7 +217,7 @@ impl World {
         let late = Late { client: at, requests, from: 0, until: u64::MAX, lingers: true };
         self.upstreams[at / 2].late.push(late);
         self.seen.lingered += 1;
-        self.proxy.handle(self.now, Event::Lingers { conn });
+        self.proxy.handle(Instant::from_nanos(self.now), Event::Lingers { conn });
     }
 
     /// Upstreams execute what they have of connections that are gone: some of it, or all that is due.

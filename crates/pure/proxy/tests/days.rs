@@ -6,9 +6,11 @@ mod common;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
 
 use common::history::{Asking, Heard, History};
 use common::memcached::{Memcached, requests};
+use mbal_model::Instant;
 #[cfg(feature = "planted")]
 use mbal_model::planted::Fault;
 use mbal_proxy::{
@@ -138,13 +140,13 @@ impl World {
             servers: (0..SERVERS).map(server).collect(),
             distribution: Distribution::Ketama(Dialect::Twemproxy, None),
             conns_per_server,
-            timeout: 400 * MS,
+            timeout: Duration::from_nanos(400 * MS),
             eject: random.below(4) > 0,
             failures_max: 2,
-            retry: SECOND,
+            retry: Duration::from_nanos(SECOND),
             limits: Limits::default(),
             replication: None,
-            doubt: 5 * SECOND,
+            doubt: Duration::from_nanos(5 * SECOND),
             version: "1".into(),
             pid: 1,
             started_at: 0,
@@ -152,7 +154,7 @@ impl World {
             seed,
         };
         let mut proxy = Proxy::new(settings);
-        proxy.start(1);
+        proxy.start(Instant::from_nanos(1));
         for _ in 0..CLIENTS {
             proxy.open();
         }
@@ -207,7 +209,7 @@ impl World {
         self.carry_out()?;
         while self.now < until {
             let next = self.happens.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
-            let wake = self.proxy.next_wake().unwrap_or(u64::MAX);
+            let wake = self.proxy.next_wake().map_or(u64::MAX, Instant::as_nanos);
             if wake < next {
                 self.now = self.now.max(wake);
                 self.event(Event::Woken)?;
@@ -272,7 +274,7 @@ impl World {
     }
 
     fn event(&mut self, event: Event<'_>) -> Result<(), String> {
-        self.proxy.handle(self.now, event);
+        self.proxy.handle(Instant::from_nanos(self.now), event);
         self.carry_out()
     }
 
@@ -601,7 +603,7 @@ impl World {
         self.seen.lists += 1;
         self.members = members;
         let servers = self.members.iter().map(|at| server(*at)).collect();
-        self.proxy.change(self.now, servers, |_, _| true);
+        self.proxy.change(Instant::from_nanos(self.now), servers, |_, _| true);
         self.carry_out()
     }
 

@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::history::{Asking, Heard, History};
 use common::links::{Arrival, End, Link};
 use common::memcached::{Late, Memcached, Wire, requests};
+use mbal_model::Instant;
 use mbal_proxy::{
     Action, ClientId, ConnId, Distribution, Event, KeyHash, Peers, Proxy, Replication, RingServer,
     Settings,
@@ -111,14 +114,20 @@ impl World {
             servers: (0..UPSTREAMS).map(server).collect(),
             distribution: Distribution::Modula(KeyHash::Fnv1a64),
             conns_per_server: 1,
-            timeout: 20 * MS,
+            timeout: Duration::from_nanos(20 * MS),
             eject: false,
             failures_max: 1,
-            retry: 10 * MS,
+            retry: Duration::from_nanos(10 * MS),
             limits: common::limits(self.calm < 300),
-            replication: Some(Replication { interval: 60 * MS, target: 1.05, sampling: 1.0 }),
-            peers: Some(Peers::new(names, &format!("p{at}"), LEASE).expect("peers")),
-            doubt: DOUBT,
+            replication: Some(Replication {
+                interval: Duration::from_nanos(60 * MS),
+                target: 1.05,
+                sampling: 1.0,
+            }),
+            peers: Some(
+                Peers::new(names, &format!("p{at}"), Duration::from_nanos(LEASE)).expect("peers"),
+            ),
+            doubt: Duration::from_nanos(DOUBT),
             pid: 1,
             started_at: 0,
             version: "1".into(),
@@ -129,7 +138,7 @@ impl World {
     fn start(&mut self, at: usize) -> Result<(), String> {
         let settings = self.settings(at);
         let mut proxy = Proxy::new(settings);
-        proxy.start(self.clock(at));
+        proxy.start(Instant::from_nanos(self.clock(at)));
         let node = &mut self.nodes[at];
         node.life += 1;
         node.wires = (0..2 * UPSTREAMS).map(|_| Wire::default()).collect();
@@ -169,7 +178,7 @@ impl World {
             }
             if self.runs(at) {
                 let wake = self.nodes[at].proxy.as_ref().and_then(Proxy::next_wake);
-                if wake.is_some_and(|wake| wake <= self.clock(at)) {
+                if wake.is_some_and(|wake| wake.as_nanos() <= self.clock(at)) {
                     self.event(at, Event::Woken)?;
                 }
             }
@@ -196,7 +205,7 @@ impl World {
 
     fn event(&mut self, at: usize, event: Event<'_>) -> Result<(), String> {
         let clock = self.clock(at);
-        self.nodes[at].proxy.as_mut().expect("it runs").handle(clock, event);
+        self.nodes[at].proxy.as_mut().expect("it runs").handle(Instant::from_nanos(clock), event);
         self.carry_out(at)
     }
 

@@ -1,5 +1,8 @@
 //! What proxies say to each other, as a transcript: one of two, and the test speaks for the other and for the upstream.
 
+use std::time::Duration;
+
+use mbal_model::Instant;
 use mbal_proxy::{
     Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Peers, Proxy, Replication,
     RingServer, Settings,
@@ -28,14 +31,20 @@ impl World {
             servers: vec![server],
             distribution: Distribution::Modula(KeyHash::Fnv1a64),
             conns_per_server: 1,
-            timeout: 10_000 * MS,
+            timeout: Duration::from_nanos(10_000 * MS),
             eject: false,
             failures_max: 1,
-            retry: 1000 * MS,
+            retry: Duration::from_nanos(1000 * MS),
             limits: Limits::default(),
-            replication: Some(Replication { interval: LEASE, target: 1.1, sampling: 1.0 }),
-            peers: Some(Peers::new(names, "a:1", LEASE).expect("two proxies")),
-            doubt: 0,
+            replication: Some(Replication {
+                interval: Duration::from_nanos(LEASE),
+                target: 1.1,
+                sampling: 1.0,
+            }),
+            peers: Some(
+                Peers::new(names, "a:1", Duration::from_nanos(LEASE)).expect("two proxies"),
+            ),
+            doubt: Duration::ZERO,
             pid: 1,
             started_at: 0,
             version: "1".into(),
@@ -43,7 +52,7 @@ impl World {
         });
         let (asked, told) = (vec![String::new(); 6], vec![String::new(); 8]);
         let mut world = World { proxy, now: MS, asked, told, closed: Vec::new() };
-        world.proxy.start(world.now);
+        world.proxy.start(Instant::from_nanos(world.now));
         for conn in [HOME, PASSED, PROMISES] {
             world.event(Event::Connected { conn });
         }
@@ -51,7 +60,7 @@ impl World {
     }
 
     fn event(&mut self, event: Event<'_>) {
-        self.proxy.handle(self.now, event);
+        self.proxy.handle(Instant::from_nanos(self.now), event);
         let mut actions = Vec::new();
         self.proxy.take_actions(&mut actions);
         for action in actions {
@@ -69,7 +78,7 @@ impl World {
                     self.asked[conn.0 as usize] += rest.unwrap_or(&out);
                     if rest.is_some() {
                         let event = Event::Replied { conn, bytes: b"ERROR\r\n" };
-                        self.proxy.handle(self.now, event);
+                        self.proxy.handle(Instant::from_nanos(self.now), event);
                     }
                 }
                 Action::Close(client) => self.closed.push(client),

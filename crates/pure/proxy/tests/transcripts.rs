@@ -2,7 +2,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::transcript::{MS, TIMEOUT, World, settings};
+use mbal_model::Instant;
 use mbal_proxy::{ClientId, ConnId, Event, Limits, Settings};
 
 #[test]
@@ -126,7 +129,7 @@ fn a_silent_upstream_fails_for_its_keys_and_its_late_replies_reach_nobody() {
 
 #[test]
 fn a_write_that_its_upstream_has_is_over_when_that_closes() {
-    let mut world = World::new(Settings { doubt: 1 << 60, ..settings(1) });
+    let mut world = World::new(Settings { doubt: Duration::from_nanos(1 << 60), ..settings(1) });
     let client = world.client();
     world.says(client, "set a 0 0 1\r\nx\r\n");
     world.wait(TIMEOUT);
@@ -188,7 +191,7 @@ fn what_was_not_sent_when_the_connection_was_closed_goes_over_the_next_one() {
     let client = world.client();
     world.wait(20 * TIMEOUT);
     let bytes = b"set a 0 0 1\r\nx\r\nget a\r\n";
-    world.proxy.handle(world.now, Event::Received { client, bytes });
+    world.proxy.handle(Instant::from_nanos(world.now), Event::Received { client, bytes });
     world.event(Event::Lost { conn: ConnId(0) });
     world.hears(client, "");
     world.connect_all();
@@ -215,7 +218,10 @@ fn what_was_not_sent_when_the_connection_was_closed_goes_over_the_next_one() {
     world.event(Event::Lost { conn: ConnId(0) });
     for _ in 0..2 {
         world.connect_all();
-        world.proxy.handle(world.now, Event::Received { client, bytes: b"get a\r\n" });
+        world.proxy.handle(
+            Instant::from_nanos(world.now),
+            Event::Received { client, bytes: b"get a\r\n" },
+        );
         world.event(Event::Lost { conn: ConnId(0) });
         world.hears(client, "SERVER_ERROR upstream connection lost\r\n");
     }
@@ -278,7 +284,10 @@ fn a_socket_that_takes_nothing_silences_no_later_one() {
         let mut world = World::new(settings(2));
         let (key, client) = (world.key(0), world.client());
         let request = format!("get {key}\r\n");
-        world.proxy.handle(world.now, Event::Received { client, bytes: request.as_bytes() });
+        world.proxy.handle(
+            Instant::from_nanos(world.now),
+            Event::Received { client, bytes: request.as_bytes() },
+        );
         world.proxy.take_actions(&mut Vec::new());
         if is_gone {
             world.event(Event::Lost { conn: ConnId(0) });
@@ -461,7 +470,10 @@ fn who_takes_the_last_replies_late_is_read_on_without_another_event() {
     let reply = format!("VALUE a 0 60\r\n{}\r\nEND\r\n", "v".repeat(60));
     world.asked[0].clear();
     let bytes = reply.repeat(4);
-    world.proxy.handle(world.now, Event::Replied { conn: ConnId(0), bytes: bytes.as_bytes() });
+    world.proxy.handle(
+        Instant::from_nanos(world.now),
+        Event::Replied { conn: ConnId(0), bytes: bytes.as_bytes() },
+    );
     // Its socket takes them when all have come, and nothing else happens.
     world.carry_out();
     world.hears(client, &bytes);
@@ -801,7 +813,12 @@ fn a_cluster(upstreams: usize) -> World {
 #[test]
 fn a_connection_that_deletes_what_it_owes_does_so_once_though_its_upstream_comes_back() {
     let retry = 10 * MS;
-    let eject = Settings { eject: true, failures_max: 2, retry, ..settings(1) };
+    let eject = Settings {
+        eject: true,
+        failures_max: 2,
+        retry: Duration::from_nanos(retry),
+        ..settings(1)
+    };
     let mut world = World::new(Settings { conns_per_server: 2, ..eject });
     let client = world.client();
     let mut key_of = |conn: usize| {

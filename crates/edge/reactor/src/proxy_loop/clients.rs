@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use mbal_model::Instant;
 use mbal_proxy::{ClientId, Event};
 
 use super::secured::Secured;
@@ -46,7 +47,7 @@ impl ProxyLoop {
         }
         let received = sys::recv(socket.fd.as_fd(), &mut self.buffer);
         // Not before: a lease that was over when a request came in must be seen to be.
-        let now = self.clock.now_ns();
+        let now = self.clock.now();
         match received {
             Ok(0) => self.half_closed(client, now),
             Ok(count) => {
@@ -61,7 +62,7 @@ impl ProxyLoop {
         }
     }
 
-    pub(super) fn half_closed(&mut self, client: ClientId, now: u64) {
+    pub(super) fn half_closed(&mut self, client: ClientId, now: Instant) {
         let Some(socket) = &mut self.clients[client.0 as usize] else { return };
         socket.paused = true;
         let interest = socket.interest();
@@ -112,7 +113,7 @@ impl ProxyLoop {
     pub(super) fn close(&mut self, client: ClientId) {
         if self.clients[client.0 as usize].take().is_some() {
             self.tally.leave(0);
-            self.proxy.handle(self.clock.now_ns(), Event::Closed { client });
+            self.proxy.handle(self.clock.now(), Event::Closed { client });
         }
     }
 }

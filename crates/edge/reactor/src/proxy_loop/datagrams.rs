@@ -97,7 +97,7 @@ impl ProxyLoop {
             let received = self.datagrams.sockets[socket].recv_from(&mut self.buffer);
             // A sender that cannot be reached, or nothing more: the next wake-up knows.
             let Ok((count, from)) = received else { return };
-            let now = self.clock.now_ns();
+            let now = self.clock.now();
             let Some((request_id, requests)) = parse_datagram(&self.buffer[..count]) else {
                 continue;
             };
@@ -134,6 +134,6 @@ impl ProxyLoop {
 
     pub(super) fn end_of_request(&mut self, client: ClientId) {
         self.datagrams.end(client);
-        self.proxy.handle(self.clock.now_ns(), Event::Closed { client });
+        self.proxy.handle(self.clock.now(), Event::Closed { client });
     }
 }

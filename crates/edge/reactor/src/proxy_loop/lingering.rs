@@ -3,7 +3,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_proxy::{ConnId, Event};
 
 use super::ProxyLoop;
@@ -14,7 +16,7 @@ pub(super) const LINGERING: u64 = 1 << 35;
 /// One more is reset.
 const LINGERING_MAX: usize = 64;
 /// An upstream that is stopped for longer is not waited for.
-const LINGERING_NS_MAX: u64 = 60_000_000_000;
+const LINGERS_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(super) struct Lingering(Vec<Option<Lingers>>);
@@ -22,12 +24,18 @@ pub(super) struct Lingering(Vec<Option<Lingers>>);
 struct Lingers {
     fd: OwnedFd,
     conn: ConnId,
-    until: u64,
+    until: Instant,
 }
 
 impl Lingering {
     /// False if it is to be reset: not all that was sent has arrived, or there are too many.
-    fn keep(&mut self, epoll: &Epoll, fd: OwnedFd, conn: ConnId, until: u64) -> io::Result<bool> {
+    fn keep(
+        &mut self,
+        epoll: &Epoll,
+        fd: OwnedFd,
+        conn: ConnId,
+        until: Instant,
+    ) -> io::Result<bool> {
         let place = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         if place == LINGERING_MAX || sys::unacknowledged(fd.as_fd())? > 0 {
             return Ok(false);
@@ -45,8 +53,8 @@ impl Lingering {
 impl ProxyLoop {
     pub(super) fn abandon(&mut self, conn: ConnId) {
         let Some(socket) = self.upstreams[conn.0 as usize].take() else { return };
-        let now = self.clock.now_ns();
-        let kept = self.lingering.keep(&self.epoll, socket.fd, conn, now + LINGERING_NS_MAX);
+        let now = self.clock.now();
+        let kept = self.lingering.keep(&self.epoll, socket.fd, conn, now + LINGERS_MAX);
         if kept.is_ok_and(|kept| kept) {
             self.proxy.handle(now, Event::Lingers { conn });
         }
@@ -65,11 +73,11 @@ impl ProxyLoop {
             Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
         };
         self.lingering.0[place] = None;
-        self.proxy.handle(self.clock.now_ns(), Event::Ended { conn, closed });
+        self.proxy.handle(self.clock.now(), Event::Ended { conn, closed });
     }
 
     #[inline]
-    pub(super) fn end_lingering(&mut self, now: u64) {
+    pub(super) fn end_lingering(&mut self, now: Instant) {
         for place in 0..self.lingering.0.len() {
             if let Some(over) = self.lingering.0[place].take_if(|one| one.until <= now) {
                 self.proxy.handle(now, Event::Ended { conn: over.conn, closed: false });

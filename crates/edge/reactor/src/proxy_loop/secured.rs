@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use mbal_model::Instant;
 use mbal_proxy::{ClientId, Event};
 
 use super::{ProxyLoop, send};
@@ -45,7 +46,7 @@ impl Secured {
 }
 
 impl ProxyLoop {
-    pub(super) fn welcome(&mut self, guest: Guest, now: u64) {
+    pub(super) fn welcome(&mut self, guest: Guest, now: Instant) {
         let Guest { fd, tls, plain, .. } = guest;
         let client = self.proxy.open();
         self.admit(fd, client, Some(Secured::new(tls)));
@@ -60,7 +61,7 @@ impl ProxyLoop {
         let at = client.0 as usize;
         let Some(socket) = &mut self.clients[at] else { return };
         let received = sys::recv(socket.fd.as_fd(), &mut self.buffer);
-        let now = self.clock.now_ns();
+        let now = self.clock.now();
         let count = match received {
             Ok(0) => return self.half_closed(client, now),
             Ok(count) => count,

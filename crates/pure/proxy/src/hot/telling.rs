@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use mbal_model::Instant;
+
 use super::{Copy, Hot, HotTable, State};
-use crate::event::Nanos;
 use crate::stats::Copies;
 
 /// One hot key.
@@ -22,9 +23,9 @@ pub(crate) enum HotKeyState {
     Cold,
     Filling,
     /// By virtual copy: its connection, its name if it is not at home, and whether it has the value; and since when.
-    Copied(Vec<(u32, Option<u64>, bool)>, Nanos),
+    Copied(Vec<(u32, Option<u64>, bool)>, Instant),
     /// Until then.
-    Cached(Nanos),
+    Cached(Instant),
 }
 
 /// What `stats hot` tells of a key.

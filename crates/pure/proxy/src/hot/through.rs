@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
 use super::{CACHE_BYTES_MAX, HotTable};
-use crate::event::Nanos;
 use crate::keeping::{Kept, Shape};
 
 /// A request on a connection: which one, and how many had been asked there before.
@@ -27,7 +27,7 @@ pub(crate) struct Through {
     hash: u64,
     epoch: u64,
     pub kept: Kept,
-    until: Nanos,
+    until: Instant,
     pub readers: Vec<Reader>,
 }
 
@@ -48,7 +48,7 @@ impl UnderWay {
 
 impl HotTable {
     /// True if a value of so many bytes that is written to this key may be kept.
-    pub fn takes_writes(&self, hash: u64, key: &[u8], bytes: usize, now: Nanos) -> bool {
+    pub fn takes_writes(&self, hash: u64, key: &[u8], bytes: usize, now: Instant) -> bool {
         let hot = self.keys.get(&hash).filter(|hot| hot.key == key);
         hot.is_some_and(|hot| hot.often_written && hot.wanted > 1)
             && !self.is_suspended(now)
@@ -57,7 +57,7 @@ impl HotTable {
 
     /// The key is about to be written by request `ask`; its other copies have ended. Later reads wait for the reply. After
     /// [`HotTable::takes_writes`].
-    pub fn write_through(&mut self, hash: u64, ask: AskId, kept: Kept, until: Nanos) {
+    pub fn write_through(&mut self, hash: u64, ask: AskId, kept: Kept, until: Instant) {
         let hot = self.keys.get_mut(&hash).expect("it takes writes");
         hot.last_write = Some(ask);
         let (key, epoch) = (hot.key.as_slice().into(), hot.epoch);

@@ -1,12 +1,14 @@
 //! Connections that are made, lost and given up.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
 use super::{End, Health, Return, Upstreams};
 use crate::conn::{Conn, State};
-use crate::event::{Action, ConnId, Nanos};
+use crate::event::{Action, ConnId};
 use crate::inflight::{InFlight, Who};
 use crate::ledger::Ledger;
 use crate::refusal::{BUSY, DOWN, Refusal};
@@ -61,7 +63,7 @@ impl Upstreams {
     }
 
     /// A peer that waits for an upstream may take as long as that, and answers still.
-    fn timeout_of(&self, conn: &Conn, timeout: Nanos) -> Nanos {
+    fn timeout_of(&self, conn: &Conn, timeout: Duration) -> Duration {
         match self.end_of(conn.upstream) {
             End::Server => timeout,
             End::Passed(_) | End::Promises(_) => 2 * timeout,
@@ -69,9 +71,9 @@ impl Upstreams {
     }
 
     /// When one of the connections is to be looked at.
-    pub fn next_wake(&self, timeout: Nanos) -> Option<Nanos> {
+    pub fn next_wake(&self, timeout: Duration) -> Option<Instant> {
         let of_conn = |conn: &Conn| match conn.state {
-            State::Closed { retry_at } => (retry_at > 0).then_some(retry_at),
+            State::Closed { retry_at } => (retry_at > Instant::ZERO).then_some(retry_at),
             State::Dialing { since } => Some(since + self.timeout_of(conn, timeout)),
             State::Up => {
                 let late = conn.waits_since().map(|since| since + self.timeout_of(conn, timeout));
@@ -80,16 +82,18 @@ impl Upstreams {
             }
         };
         let again = self.all.iter().map(|one| one.asked_again_at).min();
-        let again = again.filter(|at| *at < Nanos::MAX);
+        let again = again.filter(|at| *at < Instant::MAX);
         self.conns.iter().filter_map(of_conn).chain(again).min()
     }
 
     pub fn due(&self, conn: usize, ledger: &Ledger) -> Due {
         let this = &self.conns[conn];
         let timeout = self.timeout_of(this, ledger.settings.timeout);
-        let late = |since: Nanos| since + timeout <= ledger.now;
+        let late = |since: Instant| since + timeout <= ledger.now;
         match this.state {
-            State::Closed { retry_at } if retry_at > 0 && retry_at <= ledger.now => Due::Dial,
+            State::Closed { retry_at } if retry_at > Instant::ZERO && retry_at <= ledger.now => {
+                Due::Dial
+            }
             State::Dialing { since } if late(since) => Due::TimedOut,
             State::Up if this.waits_since().is_some_and(late) => Due::TimedOut,
             _ => Due::Nothing,
@@ -114,11 +118,11 @@ impl Upstreams {
         let this = &mut self.conns[conn];
         let nobody = this.lose(ledger.now, &mut ledger.spare);
         debug_assert!(nobody.is_empty(), "all is answered");
-        this.state = State::Closed { retry_at: Nanos::MAX };
+        this.state = State::Closed { retry_at: Instant::MAX };
     }
 
     /// Since when an upstream has not done what was wanted, if a connection that ends is its fault.
-    pub fn failing_since(&self, conn: usize, now: Nanos) -> Option<Nanos> {
+    pub fn failing_since(&self, conn: usize, now: Instant) -> Option<Instant> {
         let this = &self.conns[conn];
         // An upstream may close a connection that nobody waits for.
         match this.state {
@@ -130,7 +134,7 @@ impl Upstreams {
     }
 
     /// A connection is gone by itself. True if what was asked over it waits for the next one.
-    pub fn keeps(&mut self, conn: usize, now: Nanos) -> bool {
+    pub fn keeps(&mut self, conn: usize, now: Instant) -> bool {
         let serves = self.all[self.conns[conn].upstream].serves() && self.end(conn) == End::Server;
         let this = &mut self.conns[conn];
         let may_keep = this.is_up() && !this.is_idle() && !this.doubts.is_paying();
@@ -154,7 +158,7 @@ impl Upstreams {
     pub fn count_failure(
         &mut self,
         conn: usize,
-        since: Option<Nanos>,
+        since: Option<Instant>,
         waiting: &VecDeque<InFlight>,
         ledger: &mut Ledger,
     ) -> bool {
@@ -190,7 +194,7 @@ impl Upstreams {
             return self.dial(conn, ledger);
         }
         let is_gone = this.health == Health::Gone;
-        let retry_at = if is_gone { Nanos::MAX } else { ledger.now + ledger.settings.retry };
+        let retry_at = if is_gone { Instant::MAX } else { ledger.now + ledger.settings.retry };
         self.conns[conn].state = State::Closed { retry_at };
     }
 }

@@ -1,12 +1,11 @@
 //! Writes with no known outcome: what is owed for them, and when it is paid.
 
-use mbal_model::KEY_BYTES_MAX;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, KEY_BYTES_MAX};
 use mbal_wire::base64_decode;
 
 use super::{End, Upstreams};
 use crate::conn::Conn;
-use crate::event::Nanos;
 use crate::naming::push_name;
 
 impl Upstreams {
@@ -26,12 +25,12 @@ impl Upstreams {
     }
 
     /// When [`Upstreams::settle`] is due.
-    pub(super) fn settles_at(&self, conn: &Conn) -> Option<Nanos> {
+    pub(super) fn settles_at(&self, conn: &Conn) -> Option<Instant> {
         conn.doubts.pays_at().filter(|_| self.all[conn.upstream].serves())
     }
 
     /// Deletes for good what is owed, if no earlier write can be executed after that.
-    pub fn settle(&mut self, conn: usize, now: Nanos) {
+    pub fn settle(&mut self, conn: usize, now: Instant) {
         let binary = self.is_binary(conn);
         let this = &mut self.conns[conn];
         if this.doubts.may_pay(now) && this.is_up() && self.all[this.upstream].serves() {
@@ -41,7 +40,7 @@ impl Upstreams {
     }
 
     /// Deletes first what is owed, over a connection that is up.
-    pub fn pay_or_wait(&mut self, conn: usize, now: Nanos) {
+    pub fn pay_or_wait(&mut self, conn: usize, now: Instant) {
         let (binary, is_server) = (self.is_binary(conn), self.end(conn) == End::Server);
         let this = &mut self.conns[conn];
         if !this.is_up() || this.doubts.is_paying() {
@@ -79,7 +78,7 @@ impl Upstreams {
     }
 
     /// True if a write over an earlier life of one of these connections may still be executed.
-    pub fn are_in_doubt(&self, conns: [usize; 2], now: Nanos) -> bool {
+    pub fn are_in_doubt(&self, conns: [usize; 2], now: Instant) -> bool {
         conns.iter().any(|conn| self.conns[*conn].doubts.is_any(now))
     }
 

@@ -1,5 +1,8 @@
 //! What clients and upstreams say, and what a proxy says to them.
 
+use std::time::Duration;
+
+use mbal_model::Instant;
 use mbal_proxy::{
     Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, RingServer, Settings,
 };
@@ -32,14 +35,14 @@ pub fn settings(upstreams: usize) -> Settings {
         servers: (0..upstreams).map(server).collect(),
         distribution: Distribution::Modula(KeyHash::Fnv1a64),
         conns_per_server: 1,
-        timeout: TIMEOUT,
+        timeout: Duration::from_nanos(TIMEOUT),
         eject: false,
         failures_max: 1,
-        retry: 1000 * MS,
+        retry: Duration::from_nanos(1000 * MS),
         limits: Limits::default(),
         replication: None,
         peers: None,
-        doubt: 0,
+        doubt: Duration::ZERO,
         pid: 1,
         started_at: 0,
         version: "1".into(),
@@ -67,7 +70,7 @@ impl World {
             paused: Vec::new(),
             takes: None,
         };
-        world.proxy.start(1);
+        world.proxy.start(Instant::from_nanos(1));
         world.connect_all();
         world
     }
@@ -80,7 +83,7 @@ impl World {
     }
 
     pub fn event(&mut self, event: Event<'_>) {
-        self.proxy.handle(self.now, event);
+        self.proxy.handle(Instant::from_nanos(self.now), event);
         self.carry_out();
     }
 
@@ -103,7 +106,10 @@ impl World {
                         self.asked[conn.0 as usize] += rest.unwrap_or(&out);
                         if rest.is_some() {
                             let bytes = self.cluster.clone().into_bytes();
-                            self.proxy.handle(self.now, Event::Replied { conn, bytes: &bytes });
+                            self.proxy.handle(
+                                Instant::from_nanos(self.now),
+                                Event::Replied { conn, bytes: &bytes },
+                            );
                         }
                     }
                     Action::Dial { conn, .. } => self.dialing.push(conn),
@@ -164,7 +170,9 @@ impl World {
     pub fn wait(&mut self, time: u64) {
         let until = self.now + time;
         self.carry_out();
-        while let Some(wake) = self.proxy.next_wake().filter(|wake| *wake <= until) {
+        while let Some(wake) =
+            self.proxy.next_wake().map(Instant::as_nanos).filter(|wake| *wake <= until)
+        {
             self.now = self.now.max(wake);
             self.event(Event::Woken);
         }
