@@ -172,7 +172,8 @@ impl Module {
                 let up = path.iter().take_while(|name| *name == "super").count().min(inner.len());
                 path.drain(..up);
             };
-            if tokens[at] == "use" {
+            // `use<>` of a type says which lifetimes it has.
+            if tokens[at] == "use" && tokens[at + 1] != "<" {
                 let end = at + tokens[at..].iter().position(|token| token == ";").unwrap();
                 let mut uses = Vec::new();
                 expand(&tokens[at + 1..end], Vec::new(), &mut uses);

@@ -3,8 +3,9 @@
 use mbal_model::MapVersion;
 
 use crate::number::{parse_f64, parse_i32, parse_u32, word_i32, word_u32};
-use crate::request::{Admin, ClassSet, Request, Shutdown, Tokens, Tune, Walk};
-use crate::text::{BAD_FORMAT, quiet};
+use crate::request::{Admin, ClassSet, Request, Shutdown, Tune, Walk};
+use crate::text::quiet;
+use crate::words::{BAD_FORMAT, Tokens};
 
 /// memcached numbers its classes of size from 1 to one less.
 pub const CLASSES_MAX: u32 = 64;

@@ -9,9 +9,10 @@
 
 use mbal_model::KEY_BYTES_MAX;
 
-use crate::binary_client::BINARY_HEAD_BYTES;
 use crate::request::{Chunk, Direction, Limits, Login, Parsed, Request, Storage, Verb};
 
+/// Of a request, and of a reply.
+pub const BINARY_HEAD_BYTES: usize = 24;
 /// The first byte of every binary request, and of no other.
 pub const BINARY_REQUEST: u8 = 0x80;
 pub(crate) const BINARY_REPLY: u8 = 0x81;

@@ -1,9 +1,7 @@
 //! The binary protocol's other side: requests to bytes, heads of replies from bytes.
 
-use crate::binary::{BINARY_REPLY, BINARY_REQUEST, opcode};
+use crate::binary::{BINARY_HEAD_BYTES, BINARY_REPLY, BINARY_REQUEST, opcode};
 
-/// Of a request, and of a reply.
-pub const BINARY_HEAD_BYTES: usize = 24;
 /// A reply that announces more has lost its frame.
 const BODY_BYTES_MAX: usize = 1 << 30;
 

@@ -13,6 +13,7 @@ mod binary_client;
 mod escaped;
 mod line;
 mod meta;
+mod meta_request;
 mod number;
 mod peer;
 mod printable;
@@ -20,16 +21,17 @@ mod reply;
 mod request;
 mod text;
 mod udp;
+mod words;
 
 pub use admin::{CLASSES_MAX, full_name, streams};
 pub use base64::{base64_decode, base64_encode};
-pub use binary::{BINARY_REQUEST, Binary, Command, Frame, Head, Status, opcode, parse_binary};
-pub use binary_client::{
-    BINARY_HEAD_BYTES, BinaryReply, binary_delete, binary_request, push_binary_request,
+pub use binary::{
+    BINARY_HEAD_BYTES, BINARY_REQUEST, Binary, Command, Frame, Head, Status, opcode, parse_binary,
 };
+pub use binary_client::{BinaryReply, binary_delete, binary_request, push_binary_request};
 pub use escaped::{push_escaped, push_readable, unescaped};
-pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
-pub use meta::{Meta, MetaFlags, opaque_too_long, words_of};
+pub use line::{GET_LINE_BYTES_MAX, may_grow, parse};
+pub use meta::{Meta, MetaFlags, opaque_too_long};
 pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
 pub use peer::{Gone, HOPS_MAX, PeerRequest, next_value};
 pub use printable::{is_printable, printable, push_printable};
@@ -39,6 +41,7 @@ pub use reply::{
 };
 pub use request::{
     Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,
-    Shutdown, Storage, Tokens, Tune, Verb, Walk,
+    Shutdown, Storage, Tune, Verb, Walk,
 };
 pub use udp::{DATAGRAM_BYTES_MAX, datagrams, parse_datagram};
+pub use words::{LINE_BYTES_MAX, Tokens, next_word, words_of};

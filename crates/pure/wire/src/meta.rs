@@ -1,13 +1,11 @@
-//! The meta commands: one line of single-letter flags, some with an argument.
+//! The flags of meta commands: single letters, some with an argument.
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, MapVersion, ReplicaVersion};
 
 use crate::base64::base64_decode;
-use crate::line::{answer, done, next_word};
 use crate::number::{word_i32, word_u32, word_u64};
-use crate::request::{Limits, Parsed, Request, TOKENS_MAX};
-use crate::text::{BAD_FORMAT, chunk, value_length};
+use crate::words::{BAD_FORMAT, TOKENS_MAX, next_word, words_of};
 
 /// An opaque token, its letter included.
 const OPAQUE_BYTES_MAX: usize = 32;
@@ -122,25 +120,24 @@ impl<'a> Meta<'a> {
 type Refusal = &'static str;
 
 /// A command whose key or flags are refused, with the value that may follow its line.
-struct Refused {
-    reason: Refusal,
+pub(crate) struct Refused {
+    pub reason: Refusal,
     /// The line is no command at all: its value, if any, is read as a line.
-    is_unread: bool,
+    pub is_unread: bool,
 }
 
 /// True if memcached finds in a flag's place what cannot be one, and so does not read the line.
-fn is_no_flag(word: &[u8]) -> bool {
+pub(crate) fn is_no_flag(word: &[u8]) -> bool {
     !matches!(word[0], b'A'..=b'z' | b'0'..=b'9')
-}
-
-/// The words of a line, which blanks part.
-pub fn words_of(words: &[u8]) -> impl Iterator<Item = &[u8]> {
-    words.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 
 /// Key and flags; `before` is how many words the line has before its flags.
 #[inline]
-fn command<'a>(key: &'a [u8], words: &'a [u8], before: usize) -> Result<Meta<'a>, Refused> {
+pub(crate) fn command<'a>(
+    key: &'a [u8],
+    words: &'a [u8],
+    before: usize,
+) -> Result<Meta<'a>, Refused> {
     // Flags are at least two bytes with their blank, so a short line cannot have too many.
     let few = words.len() <= 2 * (WORDS_MAX - before) - 2;
     if key.len() > KEY_BYTES_MAX || !few && words_of(words).count() + before > WORDS_MAX {
@@ -250,91 +247,7 @@ fn flags<'a>(key: &'a [u8], words: &'a [u8]) -> Result<Meta<'a>, Refusal> {
     if refused { Err(reason) } else { Ok(meta) }
 }
 
-pub(crate) fn get(rest: &[u8]) -> Request<'_> {
-    let Some((key, words)) = next_word(rest) else { return Request::Answer(BAD_FORMAT) };
-    match command(key, words, 2) {
-        Ok(meta) => Request::MetaGet(meta),
-        Err(refused) => Request::Answer(refused.reason),
-    }
-}
-
-pub(crate) fn delete(rest: &[u8]) -> Request<'_> {
-    let Some((key, words)) = next_word(rest) else { return Request::Answer(BAD_FORMAT) };
-    match command(key, words, 2) {
-        Ok(meta) => Request::MetaDelete(meta),
-        Err(refused) => Request::Answer(refused.reason),
-    }
-}
-
-/// `ma` does not say what it dislikes.
-pub(crate) fn arithmetic(rest: &[u8]) -> Request<'_> {
-    let Some((key, words)) = next_word(rest) else { return Request::Answer(BAD_FORMAT) };
-    match command(key, words, 2) {
-        Ok(meta) => Request::MetaArithmetic(meta),
-        Err(Refused { is_unread: true, reason }) => Request::Answer(reason),
-        Err(_) => Request::Answer("CLIENT_ERROR invalid or duplicate flag"),
-    }
-}
-
-pub(crate) fn debug(rest: &[u8]) -> Request<'_> {
-    let Some((key, words)) = next_word(rest).filter(|(key, _)| key.len() <= KEY_BYTES_MAX) else {
-        return Request::Answer(BAD_FORMAT);
-    };
-    if words_of(words).take(TOKENS_MAX - 2).any(is_no_flag) {
-        return Request::Answer(BAD_FORMAT);
-    }
-    // memcached counts a word too many: the key is in base64 if there is anything behind the `b`.
-    let base64 = words_of(words).next() == Some(b"b") && words_of(words).count() > 1;
-    if base64 && base64_decode(key, &mut [0; KEY_BYTES_MAX]).is_none() {
-        return Request::Answer(BAD_FORMAT);
-    }
-    Request::MetaDebug { key, base64 }
-}
-
-pub(crate) fn set<'a>(
-    rest: &'a [u8],
-    input: &'a [u8],
-    bytes: usize,
-    limits: &Limits,
-) -> Parsed<'a> {
-    let words = || {
-        let (key, rest) = next_word(rest)?;
-        let (value_bytes, words) = next_word(rest)?;
-        Some((key, word_i32(value_bytes).and_then(value_length)?, words))
-    };
-    let Some((key, value_bytes, words)) = words() else {
-        return answer(BAD_FORMAT, bytes);
-    };
-    let skip = value_bytes + 2;
-    let refuse = |refusal| Parsed::Request { request: Request::Answer(refusal), bytes, skip };
-    let meta = match command(key, words, 3) {
-        Ok(meta) => meta,
-        Err(Refused { reason, is_unread: true }) => return answer(reason, bytes),
-        Err(Refused { reason, .. }) => return refuse(reason),
-    };
-    if !matches!(meta.mode, 0 | b'E' | b'A' | b'P' | b'R' | b'S') {
-        return refuse("CLIENT_ERROR invalid mode for ms M token");
-    }
-    let base64 = meta.flags.has(b'b');
-    let key_bytes = if base64 { decoded_length(key) } else { key.len() };
-    if limits.too_large(key_bytes, meta.client_flags, value_bytes) {
-        let request = Request::TooLarge { key, base64, remove: true, noreply: false };
-        return Parsed::Request { request, bytes, skip };
-    }
-    if meta.flags.has(b'O') && meta.words().any(opaque_too_long) {
-        return refuse("CLIENT_ERROR opaque token too long");
-    }
-    match chunk(input, bytes, value_bytes) {
-        Some((chunk, bytes)) => done(Request::MetaSet(meta, chunk), bytes),
-        None => Parsed::NeedMore { bytes: bytes + skip },
-    }
-}
-
 /// True for an `O` word over [`OPAQUE_BYTES_MAX`].
 pub fn opaque_too_long(word: &[u8]) -> bool {
     word[0] == b'O' && word.len() > OPAQUE_BYTES_MAX
-}
-
-fn decoded_length(key: &[u8]) -> usize {
-    base64_decode(key, &mut [0; KEY_BYTES_MAX]).unwrap_or(0)
 }

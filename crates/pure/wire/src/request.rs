@@ -3,8 +3,8 @@
 use mbal_model::{MapVersion, ReplicaVersion, item_bytes};
 
 use crate::binary::{Binary, Command};
-use crate::line::next_word;
 use crate::meta::Meta;
+use crate::words::{Tokens, next_word};
 
 /// What came of looking at the input.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,6 +16,15 @@ pub enum Parsed<'a> {
     Request { request: Request<'a>, bytes: usize, skip: usize },
     /// Not a client: close without a word, as memcached does.
     Close,
+}
+
+#[inline]
+pub(crate) fn done(request: Request<'_>, bytes: usize) -> Parsed<'_> {
+    Parsed::Request { request, bytes, skip: 0 }
+}
+
+pub(crate) fn answer(line: &'static str, bytes: usize) -> Parsed<'static> {
+    done(Request::Answer(line), bytes)
 }
 
 /// What the parser must know of the server.
@@ -266,43 +275,6 @@ pub enum Shutdown {
 pub enum Direction {
     Increment,
     Decrement,
-}
-
-/// The words of a line, at most 23 of them; the first is the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tokens<'a> {
-    line: &'a [u8],
-    /// 1 to 23.
-    pub count: usize,
-}
-
-/// memcached's bound on the words of a line (`get` takes as many keys as fit).
-pub(crate) const TOKENS_MAX: usize = 23;
-
-impl<'a> Tokens<'a> {
-    pub fn new(line: &'a [u8]) -> Tokens<'a> {
-        let mut tokens = Tokens { line, count: TOKENS_MAX };
-        tokens.count = tokens.iter().count();
-        tokens
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.line.split(|byte| *byte == b' ').filter(|token| !token.is_empty()).take(self.count)
-    }
-
-    /// The word at `index`, or an empty one.
-    pub fn get(&self, index: usize) -> &'a [u8] {
-        self.iter().nth(index).unwrap_or_default()
-    }
-
-    pub(crate) fn last(&self) -> &'a [u8] {
-        self.get(self.count.saturating_sub(1))
-    }
-
-    /// What memcached looks at to find out whether an answer is wanted: the last word.
-    pub fn noreply(&self) -> bool {
-        self.last() == b"noreply"
-    }
 }
 
 impl<'a> Request<'a> {

@@ -3,13 +3,10 @@
 use mbal_model::KEY_BYTES_MAX;
 use memchr::memchr;
 
-use crate::line::{LINE_BYTES_MAX, answer, done, next_word};
 use crate::number::{is_space, parse_i32, parse_u32, word_i32, word_u32, word_u64};
-use crate::request::{
-    Chunk, Direction, Get, Limits, Parsed, Request, Storage, TOKENS_MAX, Tokens, Verb,
-};
+use crate::request::{Chunk, Direction, Get, Limits, Parsed, Request, Storage, Verb, answer, done};
+use crate::words::{BAD_FORMAT, LINE_BYTES_MAX, TOKENS_MAX, Tokens, next_word};
 
-pub(crate) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 /// What memcached takes of a name and a password.
 const LOGIN_BYTES_MAX: usize = 16 << 10;
 /// Before the line feed: memcached closes where less than a login can be there.
