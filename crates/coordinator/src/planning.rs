@@ -1,12 +1,10 @@
-//! The thread that plans: once an epoch, and when a server is about to end, an outlook, outside of the lock a plan, and back with it.
+//! The thread that plans: once an epoch, and when a server is about to end, outside of the lock.
 //!
 //! ```text
-//!   driver ◄──Ask::Outlook── mbal-planner ──Ask::Planned──► driver: what fits begins, is saved, is told
-//!          ◄──Ask::Rates────       │ ClusterPlanner::plan
-//!          ◄──Ask::Threshold─       └ copies_threshold
-//!          ◄──Ask::Inventory, Ask::Resized: who retires, mbal_control::choose
+//!   driver ◄── Ask ── mbal-planner: mbal_planning::Planning
+//!          ── Answer ──►
 //! ```
-//! Callers of the API wait for neither: the lock is held for short transactions.
+//! Callers of the API do not wait for it: the lock is held for short transactions.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,14 +13,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
-use mbal_control::{Answer, Ask, Rates, choose};
+use mbal_balance::Thresholds;
+use mbal_control::Answer;
 use mbal_locks::{Mutex, ranks};
 
 use crate::driver::Driver;
-
-/// What a copy is to answer at least, as a part of what a server answers on average: below it, its upkeep is more than it helps.
-const COPY_WORTH: f64 = 0.02;
 
 /// Plans until it is dropped.
 pub(crate) struct Planning {
@@ -60,33 +55,21 @@ impl Drop for Planning {
 }
 
 fn plan(driver: &Mutex<ranks::Driver, Driver>, epoch: Duration, heard: &Receiver<Word>) {
-    let mut planner = ClusterPlanner::new(Thresholds::default());
-    let mut number = 0;
+    let mut planning = mbal_planning::Planning::new(Thresholds::default(), 1);
     while let Ok(Word::Plan) | Err(RecvTimeoutError::Timeout) = heard.recv_timeout(epoch) {
-        number += 1;
-        let ask = |ask| driver.lock().ask(ask);
-        let (_, Ok(Answer::Outlook(outlook))) = ask(Ask::Outlook(number)) else {
-            // Whoever has the say now has seen other epochs than this planner.
-            planner = ClusterPlanner::new(Thresholds::default());
-            continue;
-        };
-        let begun = Instant::now();
-        let planned = catch_unwind(AssertUnwindSafe(|| planner.plan(&outlook)));
-        let Ok(plan) = planned else {
-            planner = ClusterPlanner::new(Thresholds::default());
-            driver.lock().tell("the planner has failed");
-            continue;
-        };
-        driver.lock().planned_in(begun.elapsed());
-        // What cannot be saved has not begun; the next outlook shows it.
-        drop(ask(Ask::Planned(plan)));
-        if let (_, Ok(Answer::Inventory(Some(inventory)))) = ask(Ask::Inventory) {
-            drop(ask(Ask::Resized(inventory.number, choose(&inventory))));
+        let mut next = Some(planning.epoch());
+        while let Some(ask) = next {
+            let answer = driver.lock().ask(ask).1.ok();
+            let (begun, plans) = (Instant::now(), matches!(answer, Some(Answer::Outlook(_))));
+            let asks = catch_unwind(AssertUnwindSafe(|| planning.answered(answer)));
+            if plans {
+                driver.lock().planned_in(begun.elapsed());
+            }
+            next = asks.unwrap_or_else(|_| {
+                planning.begin_anew();
+                driver.lock().tell("the planner has failed");
+                None
+            });
         }
-        let (_, Ok(Answer::Rates(Some(rates)))) = ask(Ask::Rates) else { continue };
-        let Rates { servers, requests, hottest, target } = rates;
-        let least = requests / servers.max(1) as f64 * COPY_WORTH;
-        let threshold = copies_threshold(servers, requests, &hottest, target).max(least);
-        drop(ask(Ask::Threshold(threshold)));
     }
 }

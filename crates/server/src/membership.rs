@@ -6,23 +6,20 @@
 //!        ├──Event::Mapped, Event::Carry──► workers
 //!        └──LinkNote::Peers──► linker
 //! ```
-//! A coordinator that is silent changes nothing: the server goes on with the last map. `docs/design/cluster.md`.
+//! What is done when, `mbal_member` says. A coordinator that is silent changes nothing: the server goes on with the last map.
+//! `docs/design/cluster.md`.
 
-use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, mem, thread};
 
-use mbal_control::api::{
-    AgesAsked, AgesReport, CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, LinkReport,
-    MoveNews, News, Registered, Registration,
-};
+use mbal_control::api::{Heartbeat, Incarnation, LeaseTold, Leaving, LinkReport, Registration};
+use mbal_member::{Action, Call, Event, Heard, Member, Outside, Terms, Time};
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::watchdog::{self, Pulse};
 use mbal_reactor::{Clock, Letter, LinkNote, LinksSeen, Mailbox};
-use mbal_worker::{CurveTold, Event};
 
 use crate::balancing::Balanced;
 use crate::calling::{CallFailed, Caller};
@@ -34,25 +31,6 @@ use crate::{CoordinatorConfig, cluster, hot_keys, log};
 
 /// A coordinator that does not answer for so long is asked again later.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// Pauses after failures: the first, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-
-/// Between two heartbeats of a server that takes part in a move, or is emptied: each step at the coordinator waits for one.
-const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
-/// While it is emptied within a time so many in what is left of it, down to [`EPOCH_LEAST`]: its moves begin and end with them.
-const HURRIED_BEATS: u32 = 16;
-const EPOCH_LEAST: Duration = Duration::from_millis(10);
-/// Likewise where the CPU quota is small and nothing hurries: a heartbeat costs as much as a slice of a move.
-const EPOCH_OF_MOVES_IN_SMALL_QUOTA: Duration = Duration::from_millis(300);
-
-/// Between two words on the hit ratio by size.
-const CURVE_EVERY: Duration = Duration::from_secs(5);
-
-/// So often who waits looks whether clients are let in now, the lease is over, or its key is to be told of.
-const LOOKS_EVERY: Duration = Duration::from_millis(20);
-/// While batches end and moves are given up, before that is looked at again.
-const FENCE_OFF_PAUSE: Duration = Duration::from_millis(2);
-
 /// Of why a link is missing, in a heartbeat.
 const WHY_CHARACTERS_MAX: usize = 200;
 
@@ -64,7 +42,7 @@ const MAP_AWAITED: Duration = Duration::from_secs(5);
 /// Exit code of a server that is one no more.
 const EX_UNAVAILABLE: i32 = 69;
 
-pub(crate) struct Member {
+pub(crate) struct Membership {
     pub config: CoordinatorConfig,
     pub caller: Arc<Caller>,
     /// Without its id and incarnation.
@@ -72,13 +50,35 @@ pub(crate) struct Member {
     pub workers: Arc<[Mailbox<Letter>]>,
     pub balanced: Arc<Balanced>,
     pub moving: Moving,
-    pub incarnation: Incarnation,
     pub departure: Arc<Departure>,
     /// Whether clients are let in.
     pub is_open: Arc<AtomicBool>,
     pub links: LinksSeen,
     /// By which links are timed.
     pub clock: Clock,
+}
+
+/// What the thread has beside its member.
+struct Edge {
+    inbox: Mailbox<LinkNote>,
+    linking: Option<Linking>,
+    here: ServerId,
+    owning: Option<Arc<Owning>>,
+    said: Said,
+    pulse: Pulse,
+    /// When it is said why no client is let in, if there is no map by then.
+    map_awaited: Option<Instant>,
+}
+
+impl Edge {
+    fn remind_of_map(&mut self, map_version: u64) {
+        let due = self.map_awaited.filter(|at| map_version == 0 && *at <= Instant::now());
+        if due.is_some() {
+            self.map_awaited = Some(Instant::now() + REMINDS_EVERY);
+            let text = "mbal: no map yet, so no client is let in: the coordinator waits for as many servers as its --servers says";
+            log::info("map_awaited", text);
+        }
+    }
 }
 
 /// What has been said in the log already: who tries every second says it once, and reminds of it now and then.
@@ -132,151 +132,196 @@ fn unregistered(failed: &CallFailed, has_token: bool) -> String {
     format!("the coordinator refuses this server: {why} ({mends})")
 }
 
-impl Member {
+impl Membership {
     /// Starts the thread that is in touch with the coordinator, for the life of the process.
     pub(crate) fn start(self, linking: Linking) -> io::Result<()> {
         thread::Builder::new().name("mbal-member".into()).spawn(move || self.run(linking))?;
         Ok(())
     }
 
-    fn run(mut self, linking: Linking) {
-        let inbox = linking.inbox.clone();
-        let (mut said, mut linking) = (Said::default(), Some(linking));
-        let mut ended = None;
-        while let Some(here) = self.live(&mut said, &mut linking, &inbox, ended) {
-            self.fence_off();
-            ended = Some((here, self.incarnation));
-            (self.config.id, self.incarnation) = (Some(here), incarnation());
+    fn run(self, linking: Linking) {
+        let terms = Terms {
+            cluster: self.config.cluster.clone(),
+            id: self.config.id,
+            replica_memory: self.config.replica_memory,
+        };
+        let shared = Arc::clone(&self.moving.shared);
+        let mut edge = Edge {
+            inbox: linking.inbox.clone(),
+            linking: Some(linking),
+            here: ServerId(0),
+            owning: None,
+            said: Said::default(),
+            // Nobody rings it: it sleeps and calls for less than a minute each, and says so.
+            pulse: watchdog::watch(|| {}),
+            map_awaited: None,
+        };
+        let mut member = Member::new(terms, shared, Box::new(incarnation));
+        let mut actions = Vec::new();
+        loop {
+            edge.pulse.beat();
+            let outside = self.outside(&edge);
+            member.handle(self.time(), Event::Woken(outside), &mut actions);
+            while !actions.is_empty() {
+                for action in mem::take(&mut actions) {
+                    match action {
+                        Action::Ends => return,
+                        Action::Call(call) => {
+                            let Some(heard) = self.call(call, &mut member, &outside, &mut edge)
+                            else {
+                                return;
+                            };
+                            member.handle(self.time(), Event::Heard(heard), &mut actions);
+                        }
+                        other => self.act(other, &mut edge),
+                    }
+                }
+            }
+            edge.remind_of_map(member.map_version());
+            let now = self.time().lease;
+            let pause = member.next_wake(now).map(|at| at - now).unwrap_or_default();
+            edge.pulse.rests(|| self.departure.pause(pause));
         }
     }
 
-    /// One incarnation. Returns which server it was, when its lease is over; and nothing, when the process has said farewell.
-    fn live(
-        &mut self,
-        said: &mut Said,
-        linking: &mut Option<Linking>,
-        inbox: &Mailbox<LinkNote>,
-        ended: Option<(ServerId, Incarnation)>,
-    ) -> Option<ServerId> {
-        let registered = self.register(said, ended);
-        let here = ServerId(registered.id);
-        self.departure.registered(here, self.incarnation);
-        log::info(
-            "registered",
-            &format!("mbal: server {} of cluster {}", here.0, self.config.cluster),
-        );
-        let epoch = Duration::from_millis(registered.epoch_ms.clamp(10, 60_000));
-        let shared = Arc::clone(&self.moving.shared);
-        shared.store.know_flush(registered.flush_number);
-        shared.set_incarnation(mbal_migration::Incarnation(self.incarnation.0));
-        hot_keys::obey(&shared, registered.hot.as_ref(), self.config.replica_memory);
-        let owning = self.own_by(here, registered.lease.as_ref());
-        let mut version = 0;
-        let mut map_awaited = Instant::now() + MAP_AWAITED;
-        // Who needs a lease owns nothing before it has one.
-        let map = registered.map.filter(|_| owning.is_none());
-        let mut news = News { map, ..News::default() };
-        let mut followed: Option<Arc<Cluster>> = None;
-        let mut moves: Option<(Vec<MoveNews>, u32)> = None;
-        let (mut soon, mut hurries) = (false, false);
-        let mut ages: Option<AgesReport> = None;
-        let mut curve_due = Instant::now();
-        // Nobody rings it: it sleeps and calls for less than a minute each, and says so.
-        let pulse = watchdog::watch(|| {});
-        loop {
-            pulse.beat();
-            if let Some(cluster) = self.newer(&std::mem::take(&mut news), &mut followed, said) {
-                version = cluster.map.version();
-                // Workers are told first: once links are up, clients are let in. Who serves names may be silent for long.
-                let cluster = Arc::new(cluster);
-                followed = Some(Arc::clone(&cluster));
-                let resolved = pulse.rests(|| cluster::resolved(&cluster));
-                self.tell(here, &resolved);
-                match linking.take() {
-                    Some(linking) => {
-                        linking
-                            .start(here, &cluster)
-                            .expect("threads and epolls can be had at the start");
+    fn time(&self) -> Time {
+        Time { lease: self.moving.started.lease_clock.now(), worker: self.moving.now() }
+    }
+
+    fn outside(&self, edge: &Edge) -> Outside {
+        let owning = edge.owning.as_deref();
+        Outside {
+            is_open: self.is_open.load(Ordering::Acquire),
+            is_ending: self.departure.is_ending(),
+            time_left: self.departure.time_left(),
+            has_ended: self.departure.has_ended(),
+            owns: owning.is_some_and(Owning::owns),
+            lease_is_over: owning.is_some_and(Owning::is_over),
+            wants_word: owning.is_some_and(Owning::wants_word),
+        }
+    }
+
+    /// What came of a call; nothing, if the process has said farewell meanwhile.
+    fn call(
+        &self,
+        call: Call,
+        member: &mut Member,
+        outside: &Outside,
+        edge: &mut Edge,
+    ) -> Option<Heard> {
+        let Edge { said, pulse, .. } = edge;
+        match call {
+            Call::Leave(server, incarnation) => {
+                let path = format!("/v1/servers/{}", server.0);
+                let leaving = Leaving { incarnation };
+                Some(match pulse.rests(|| self.caller.call("DELETE", &path, Some(&leaving))) {
+                    Ok(_) => Heard::Left,
+                    Err(CallFailed::Refused(..)) => Heard::Refused,
+                    Err(CallFailed::Silent(_)) => Heard::Silent,
+                })
+            }
+            Call::Register(id, incarnation) => {
+                let registration = Registration {
+                    id: id.map(|id| id.0),
+                    incarnation,
+                    cluster: self.config.cluster.clone(),
+                    coordinators: self.caller.urls().to_vec(),
+                    ..self.addresses.clone()
+                };
+                Some(match pulse.rests(|| self.post("/v1/servers", &registration)) {
+                    Ok(registered) => {
+                        said.worked();
+                        Heard::Registered(registered)
                     }
-                    None => inbox.post(LinkNote::Peers(peers(&cluster, here))),
+                    Err(failed) => {
+                        said.failed(&unregistered(&failed, self.config.token.is_some()));
+                        match failed {
+                            CallFailed::Refused(..) => Heard::Refused,
+                            CallFailed::Silent(_) => Heard::Silent,
+                        }
+                    }
+                })
+            }
+            Call::Beat(here) => {
+                let Heartbeat { workers, memory_bytes, helpless, requests, .. } =
+                    self.balanced.heartbeat();
+                let heartbeat = Heartbeat {
+                    workers,
+                    memory_bytes,
+                    helpless,
+                    requests,
+                    version: env!("CARGO_PKG_VERSION").into(),
+                    link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
+                    links: self.links_missing(),
+                    ..member.heartbeat(self.time(), outside)
+                };
+                let path = format!("/v1/servers/{}/heartbeat", here.0);
+                match pulse.rests(|| self.post(&path, &heartbeat)) {
+                    Ok(news) => {
+                        said.worked();
+                        Some(Heard::News(news))
+                    }
+                    // By its own farewell.
+                    Err(CallFailed::Refused(409, _)) if self.departure.has_ended() => None,
+                    Err(CallFailed::Refused(409, why)) => {
+                        // Somebody else is this server now: whatever is served here would be stale.
+                        let text = format!("mbal: the coordinator refuses this server: {why}");
+                        log::error("not_a_member", &text);
+                        Some(Heard::Refused)
+                    }
+                    Err(CallFailed::Refused(status, why)) => {
+                        said.failed(&format!(
+                            "the coordinator refuses this server ({status}): {why}"
+                        ));
+                        Some(Heard::Silent)
+                    }
+                    Err(CallFailed::Silent(why)) => {
+                        said.failed(&format!("no coordinator, the last map is used: {why}"));
+                        Some(Heard::Silent)
+                    }
                 }
             }
-            if version == 0 && map_awaited <= Instant::now() {
-                map_awaited = Instant::now() + REMINDS_EVERY;
-                let text = "mbal: no map yet, so no client is let in: the coordinator waits for as many servers as its --servers says";
-                log::info("map_awaited", text);
+        }
+    }
+
+    fn act(&self, action: Action, edge: &mut Edge) {
+        match action {
+            Action::Call(_) | Action::Ends => unreachable!("they are done where they are met"),
+            Action::Joined(here, incarnation, lease) => {
+                edge.here = here;
+                edge.map_awaited = Some(Instant::now() + MAP_AWAITED);
+                self.departure.registered(here, incarnation);
+                let text = format!("mbal: server {} of cluster {}", here.0, self.config.cluster);
+                log::info("registered", &text);
+                edge.owning = self.own_by((here, incarnation), lease.as_ref());
             }
-            // After the map: it says what became of moves that are not heard of any more.
-            if let Some((moves, ever)) = moves.take() {
-                self.moving.told(here, self.incarnation, &moves, ever);
-            }
-            // Until there is a map nobody can be served, and other servers' links wait for it too.
-            let is_busy = version == 0
-                || !self.is_open.load(Ordering::Acquire)
-                || soon
-                || shared.moves_under_way() > 0
-                || self.departure.is_ending();
-            let pause = match self.departure.time_left() {
-                Some(left) => (left / HURRIED_BEATS).clamp(EPOCH_LEAST, EPOCH_OF_MOVES),
-                None if !is_busy => epoch,
-                None if shared.has_small_quota() => EPOCH_OF_MOVES_IN_SMALL_QUOTA,
-                None => EPOCH_OF_MOVES,
-            };
-            pulse.rests(|| self.pause(pause.min(epoch), owning.as_deref()));
-            if let Some(owning) = owning.as_ref().filter(|owning| owning.is_over()) {
-                owning.end();
-                return (!self.departure.has_ended()).then_some(here);
-            }
-            if let Some(left) = self.departure.time_left().filter(|_| !hurries) {
-                hurries = true;
-                self.moving.hurry(left);
-            }
-            let sent = owning.as_ref().map(|owning| owning.now());
-            let tells_curve = curve_due <= Instant::now();
-            if tells_curve {
-                curve_due = Instant::now() + CURVE_EVERY;
-            }
-            let follows = (version, followed.is_some());
-            let beaten = self.beat(&pulse, here, follows, tells_curve, ages.clone());
-            match beaten {
-                Ok(told) => {
-                    said.worked();
-                    shared.store.know_flush(told.flush_number);
-                    hot_keys::obey(&shared, told.hot.as_ref(), self.config.replica_memory);
-                    soon = told.soon;
-                    ages = self.ages(ages.take(), told.ages);
-                    self.moving.keep(told.keep.as_ref());
-                    if let (Some(owning), Some(sent)) = (&owning, sent) {
-                        owning.accepted(sent);
-                    }
-                    if owning.as_ref().is_none_or(|owning| owning.owns()) {
-                        news = News { map: told.map, changes: told.changes, ..News::default() };
-                        moves = Some((told.moves, told.moves_ever));
-                    }
-                    self.departure.heard(told.drain, told.no_room);
+            Action::Accepted(sent) => {
+                if let Some(owning) = &edge.owning {
+                    owning.accepted(sent);
                 }
-                // By its own farewell.
-                Err(CallFailed::Refused(409, _)) if self.departure.has_ended() => return None,
-                Err(CallFailed::Refused(409, why)) => {
-                    // Somebody else is this server now: whatever is served here would be stale.
-                    let text = format!("mbal: the coordinator refuses this server: {why}");
-                    log::error("not_a_member", &text);
-                    let Some(owning) = owning else { std::process::exit(EX_UNAVAILABLE) };
+            }
+            Action::Mapped(cluster) => self.tell(&cluster, edge),
+            Action::Unfit(why) => edge.said.failed(&why),
+            Action::Carry(workers) => self.moving.wake(workers),
+            Action::HotTerms(terms) => hot_keys::log_terms(&terms),
+            Action::Drained(drain, no_room) => self.departure.heard(drain, no_room),
+            Action::Fence => {
+                let text = "mbal: the lease is over: drops what is here, and registers anew";
+                log::warn("lease_over", text);
+                if let Some(owning) = edge.owning.take() {
                     owning.end();
-                    return Some(here);
-                }
-                Err(CallFailed::Refused(status, why)) => {
-                    said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
-                }
-                Err(CallFailed::Silent(why)) => {
-                    said.failed(&format!("no coordinator, the last map is used: {why}"));
                 }
             }
+            Action::Usurped => std::process::exit(EX_UNAVAILABLE),
         }
     }
 
     /// The lease by which it owns, if the coordinator wants one.
-    fn own_by(&self, here: ServerId, told: Option<&LeaseTold>) -> Option<Arc<Owning>> {
+    fn own_by(
+        &self,
+        member: (ServerId, Incarnation),
+        told: Option<&LeaseTold>,
+    ) -> Option<Arc<Owning>> {
         let shared = Arc::clone(&self.moving.shared);
         let Some(told) = told else {
             if shared.owns_by_lease() {
@@ -286,118 +331,30 @@ impl Member {
         };
         let text = format!("mbal: owns by leases of {} ms in etcd", told.lease_ms);
         log::info("owns_by_lease", &text);
-        let (member, caller) = ((here, self.incarnation), Arc::clone(&self.caller));
-        let clock = self.moving.started.lease_clock;
+        let (caller, clock) = (Arc::clone(&self.caller), self.moving.started.lease_clock);
         let owning = Owning::start(told, &self.config.cluster, member, caller, shared, clock);
         Some(owning.expect("a thread can be had, and the coordinator uses the same etcd"))
     }
 
-    /// Waits for so long, or until a heartbeat is wanted sooner.
-    fn pause(&self, pause: Duration, owning: Option<&Owning>) {
-        let was_open = self.is_open.load(Ordering::Acquire);
-        if owning.is_none() && was_open {
-            return self.departure.pause(pause);
+    /// Workers are told first: once links are up, clients are let in. Who serves names may be silent for long.
+    fn tell(&self, cluster: &Arc<Cluster>, edge: &mut Edge) {
+        let text = format!("mbal: follows map {}", cluster.map.version());
+        log::info("map_followed", &text);
+        let here = edge.here;
+        let resolved = edge.pulse.rests(|| cluster::resolved(cluster));
+        self.moving.shared.follow(here, Arc::clone(&resolved), self.moving.now().second);
+        for worker in self.workers.iter() {
+            worker.post(Letter::Tell(mbal_worker::Event::Mapped {
+                here,
+                cluster: Arc::clone(&resolved),
+            }));
         }
-        let until = Instant::now() + pause;
-        let was_ending = self.departure.is_ending();
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let is_wanted = self.is_open.load(Ordering::Acquire) != was_open
-                || owning.is_some_and(|owning| owning.is_over() || owning.wants_word());
-            if left.is_zero() || is_wanted || self.departure.is_ending() != was_ending {
-                return;
+        match edge.linking.take() {
+            Some(linking) => {
+                linking.start(here, cluster).expect("threads and epolls can be had at the start");
             }
-            self.departure.pause(left.min(LOOKS_EVERY));
+            None => edge.inbox.post(LinkNote::Peers(peers(cluster, here))),
         }
-    }
-
-    /// Drops all that is here. Nobody is served any of it: the lease is over.
-    fn fence_off(&self) {
-        let text = "mbal: the lease is over: drops what is here, and registers anew";
-        log::warn("lease_over", text);
-        while let Some(wake) = self.moving.shared.fence_off(self.moving.now()) {
-            self.moving.wake(wake);
-            thread::sleep(FENCE_OFF_PAUSE);
-        }
-    }
-
-    /// Until it has worked. Refusals are tried again, too: an operator may mend what they say. `ended` is what this process was before:
-    /// nobody has to wait for its lease.
-    fn register(
-        &mut self,
-        said: &mut Said,
-        mut ended: Option<(ServerId, Incarnation)>,
-    ) -> Registered {
-        let mut registration = Registration {
-            id: self.config.id.map(|id| id.0),
-            incarnation: self.incarnation,
-            cluster: self.config.cluster.clone(),
-            coordinators: self.caller.urls().to_vec(),
-            ..self.addresses.clone()
-        };
-        let mut pause = PAUSES[0];
-        loop {
-            if let Some((server, incarnation)) = ended {
-                let path = format!("/v1/servers/{}", server.0);
-                match self.caller.call("DELETE", &path, Some(&Leaving { incarnation })) {
-                    Ok(_) | Err(CallFailed::Refused(..)) => ended = None,
-                    Err(CallFailed::Silent(_)) => {}
-                }
-            }
-            match self.post("/v1/servers", &registration) {
-                Ok(registered) => {
-                    said.worked();
-                    return registered;
-                }
-                Err(failed) => {
-                    said.failed(&unregistered(&failed, self.config.token.is_some()));
-                    if let CallFailed::Refused(..) = failed {
-                        // It may have been said to be dead, after it had registered and did not hear of it.
-                        self.incarnation = incarnation();
-                        registration.incarnation = self.incarnation;
-                    }
-                }
-            }
-            thread::sleep(pause);
-            pause = (pause * 2).min(PAUSES[1]);
-        }
-    }
-
-    /// What is told of items as long as it is asked for.
-    fn ages(&self, told: Option<AgesReport>, asked: Option<AgesAsked>) -> Option<AgesReport> {
-        let asked = asked?;
-        let told = told.filter(|told| told.number == asked.number);
-        Some(told.unwrap_or_else(|| self.moving.ages(&asked)))
-    }
-
-    fn beat(
-        &self,
-        pulse: &Pulse,
-        here: ServerId,
-        (map_version, takes_changes): (u64, bool),
-        tells_curve: bool,
-        ages: Option<AgesReport>,
-    ) -> Result<News, CallFailed> {
-        let curve = tells_curve.then(|| self.moving.shared.curve(self.moving.now().second));
-        let heartbeat = Heartbeat {
-            incarnation: self.incarnation,
-            map_version,
-            starting: !self.is_open.load(Ordering::Acquire),
-            takes_changes,
-            flush_number: self.moving.shared.store.flushed(),
-            room_bytes: self.moving.shared.store.room_bytes(),
-            moves: self.moving.reports(),
-            hot: hot_keys::reports(&self.moving.shared, self.moving.started.lease_clock.now()),
-            curve: curve.flatten().map(curve_report),
-            ending: self.departure.is_ending(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
-            ages,
-            links: self.links_missing(),
-            ..self.balanced.heartbeat()
-        };
-        let path = format!("/v1/servers/{}/heartbeat", here.0);
-        pulse.rests(|| self.post(&path, &heartbeat))
     }
 
     fn links_missing(&self) -> Vec<LinkReport> {
@@ -418,50 +375,6 @@ impl Member {
     ) -> Result<B, CallFailed> {
         let text = self.caller.call("POST", path, Some(body))?;
         serde_json::from_str(&text).map_err(|error| CallFailed::Silent(error.to_string()))
-    }
-
-    /// A newer map. Where changes do not fit the one that is `followed`, the next one is asked for whole.
-    fn newer(
-        &self,
-        news: &News,
-        followed: &mut Option<Arc<Cluster>>,
-        said: &mut Said,
-    ) -> Option<Cluster> {
-        match news.newer(followed.as_deref()) {
-            Ok(Some(cluster)) if cluster.name != self.config.cluster => {
-                said.failed(&format!(
-                    "a map of cluster {}, not {}",
-                    cluster.name, self.config.cluster
-                ));
-                None
-            }
-            Ok(newer) => newer,
-            Err(why) => {
-                *followed = None;
-                said.failed(&format!("a map that is none: {why}"));
-                None
-            }
-        }
-    }
-
-    fn tell(&self, here: ServerId, cluster: &Arc<Cluster>) {
-        let text = format!("mbal: follows map {}", cluster.map.version());
-        log::info("map_followed", &text);
-        let second = self.moving.now().second;
-        self.moving.shared.follow(here, Arc::clone(cluster), second);
-        for worker in self.workers.iter() {
-            worker.post(Letter::Tell(Event::Mapped { here, cluster: Arc::clone(cluster) }));
-        }
-    }
-}
-
-fn curve_report(told: CurveTold) -> CurveReport {
-    CurveReport {
-        reads: told.reads,
-        hits: told.hits,
-        counted: told.curve.requests().round(),
-        points: told.curve.points(),
-        state_bytes: told.state_bytes,
     }
 }
 

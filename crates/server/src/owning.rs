@@ -121,10 +121,6 @@ impl Owning {
         asked.unwrap_or(OwnerAnswer::Nothing)
     }
 
-    pub(crate) fn now(&self) -> Instant {
-        self.clock.now()
-    }
-
     /// A coordinator has accepted a heartbeat, which was sent at that moment.
     pub(crate) fn accepted(&self, sent: Instant) {
         let mut state = self.state();

@@ -27,7 +27,7 @@ use crate::calling::Caller;
 use crate::departure::Departure;
 use crate::linking::Linking;
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
-use crate::membership::{Member, incarnation};
+use crate::membership::Membership;
 use crate::moving::Moving;
 use crate::passwords::Door;
 use crate::pid_file::PidFile;
@@ -405,7 +405,7 @@ impl Server {
                 }
                 let token = config.token.clone();
                 let caller = Caller::new(&config.urls, token, membership::ANSWERS_WITHIN);
-                let member = Member {
+                let member = Membership {
                     caller: Arc::new(caller.map_err(io::Error::other)?),
                     addresses: self.advertised(config, &linking.sockets)?,
                     config: config.clone(),
@@ -420,7 +420,6 @@ impl Server {
                         Arc::clone(&moving.shared),
                     ),
                     moving,
-                    incarnation: incarnation(),
                 };
                 let departure = Arc::clone(&member.departure);
                 member.start(linking)?;

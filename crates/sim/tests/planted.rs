@@ -58,6 +58,8 @@ is_caught! {
     a_planner_that_levels_what_is_even: LevelsTheLastPercent breaks 7,
     a_server_that_is_said_to_be_dead_while_its_lease_lasts: DeadWhenGone breaks 1,
     a_server_that_serves_though_its_lease_is_over: ServesWithoutLease breaks 2,
+    a_server_that_keeps_what_it_has_when_its_lease_is_over: FencesNothingOff breaks 3,
+    a_server_that_follows_maps_without_a_lease: FollowsWithoutLease breaks 1,
     a_write_that_does_not_wait_for_copies: WritesDoNotWait breaks 3,
     copies_that_are_told_of_before_all_are_new: HotBeforeAllHave breaks 3,
     a_copy_that_answers_who_has_seen_a_newer_one: OlderCopyAnswers breaks 3,

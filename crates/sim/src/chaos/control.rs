@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
+use mbal_balance::Thresholds;
 use mbal_control::api::HotMode;
-use mbal_control::{Answer, Ask, Coordinator, Done, Rates, Refusal, Settings, State, choose};
+use mbal_control::{Answer, Ask, Coordinator, Done, Refusal, Settings, State};
+use mbal_planning::Planning;
 
 use super::coverage::Sight;
 use super::dice::Dice;
@@ -77,8 +78,9 @@ pub struct Control {
     is_unsettled: bool,
     saving: Option<Saving>,
     queue: VecDeque<(Caller, Ask)>,
-    planner: ClusterPlanner,
-    epochs: u64,
+    planning: Planning,
+    /// A question of its waits for an answer.
+    plans: bool,
 }
 
 impl Control {
@@ -109,8 +111,8 @@ impl Control {
             is_unsettled: false,
             saving: None,
             queue: VecDeque::new(),
-            planner: ClusterPlanner::new(thresholds(profile)),
-            epochs: 0,
+            planning: Planning::new(thresholds(profile), THRESHOLD_EPOCHS),
+            plans: false,
         }
     }
 
@@ -308,57 +310,45 @@ impl World {
         let resumed = Coordinator::resume(self.control.settings.clone(), state);
         self.control.coordinator = Some(resumed.expect("it is the same cluster"));
         (self.control.began, self.control.is_unsettled) = (self.now, false);
-        self.control.planner = ClusterPlanner::new(thresholds(&self.profile));
+        self.control.planning = Planning::new(thresholds(&self.profile), THRESHOLD_EPOCHS);
+        self.control.plans = false;
     }
 
-    /// The planner's thread: once an epoch it asks for an outlook.
+    /// The planner's thread: once an epoch, unless it is not through with the last one.
     pub fn plan(&mut self) {
         let heartbeat = self.profile.heartbeat;
         self.after(heartbeat, Happening::Plan);
-        if self.control.runs() && !self.asked_all() {
-            self.control.epochs += 1;
-            self.called(Caller::Planner, Ask::Outlook(self.control.epochs));
+        if self.control.runs() && !self.control.plans && !self.asked_all() {
+            let ask = self.control.planning.epoch();
+            self.planner_asks(0, ask);
         }
     }
 
-    fn planner_says(&mut self, delay: Micros, ask: Ask) {
+    fn planner_asks(&mut self, delay: Micros, ask: Ask) {
+        self.control.plans = true;
+        match &ask {
+            Ask::Planned(plan) if !plan.moves.is_empty() => self.coverage.meet(Sight::MovePlanned),
+            Ask::Threshold(t) if t.is_finite() => self.coverage.meet(Sight::ThresholdSet),
+            Ask::Resized(_, plan) if !plan.cuts.is_empty() => {
+                self.coverage.meet(Sight::ScaleChosen);
+            }
+            _ => {}
+        }
         self.after(delay, Happening::Called { caller: Caller::Planner, ask: Box::new(ask) });
     }
 
     fn planner_hears(&mut self, heard: Heard) {
-        match heard {
-            Ok(Answer::Outlook(outlook)) => {
-                let plan = self.control.planner.plan(&outlook);
-                self.look_at_plan(&outlook, &plan);
-                if !plan.moves.is_empty() {
-                    self.coverage.meet(Sight::MovePlanned);
-                }
-                self.planner_says(1, Ask::Planned(plan));
-                self.planner_says(3, Ask::Inventory);
-                if self.profile.hot.is_some() && self.control.epochs % THRESHOLD_EPOCHS == 1 {
-                    self.planner_says(2, Ask::Rates);
-                }
-            }
-            Ok(Answer::Rates(Some(Rates { servers, requests, hottest, target }))) => {
-                let threshold = copies_threshold(servers, requests, &hottest, target);
-                if threshold.is_finite() {
-                    self.coverage.meet(Sight::ThresholdSet);
-                }
-                self.planner_says(1, Ask::Threshold(threshold));
-            }
-            Ok(Answer::Inventory(Some(inventory))) => {
-                let plan = choose(&inventory);
-                if !plan.cuts.is_empty() {
-                    self.coverage.meet(Sight::ScaleChosen);
-                }
-                self.planner_says(1, Ask::Resized(inventory.number, plan));
-            }
-            Ok(_) | Err(Failed::Refused(_)) => {}
-            // Whoever has the say now has seen other epochs than this planner.
-            Err(Failed::Silent) => {
-                self.control.planner = ClusterPlanner::new(thresholds(&self.profile));
-            }
+        self.control.plans = false;
+        let answer = heard.ok();
+        let outlook = match &answer {
+            Some(Answer::Outlook(outlook)) => Some(outlook.clone()),
+            _ => None,
+        };
+        let Some(ask) = self.control.planning.answered(answer) else { return };
+        if let (Some(outlook), Ask::Planned(plan)) = (&outlook, &ask) {
+            self.look_at_plan(outlook, plan);
         }
+        self.planner_asks(1, ask);
     }
 }
 

@@ -1,13 +1,10 @@
-//! Hot keys: what servers are told of them, what they report, and smart clients that ask copies by their leases.
-//! What `server/hot_keys.rs` is in a server.
+//! Hot keys: what servers report, and smart clients that ask copies by their leases.
 
-use std::time::Duration;
-
-use mbal_control::api::{self, HOT_KEYS_LISTED, HotReport, HotState, HotTold};
+use mbal_control::api::{self, HOT_KEYS_LISTED};
 use mbal_model::{Hint, Instant, Key, Owner};
 use mbal_replica::{Choice, HomeState, Leases};
 use mbal_routing::place;
-use mbal_worker::{HotHome, HotMode, HotTerms};
+use mbal_worker::{HotHome, HotMode};
 
 use super::client::{Kind, UNANSWERED_MAX};
 use super::clock::Clock;
@@ -66,34 +63,10 @@ impl Profile {
 }
 
 impl World {
-    /// Does as the coordinator says. What it does not say stays as it is.
-    pub fn obey(&mut self, host: usize, told: Option<&HotTold>) {
-        let Some((told, hot)) = told.zip(self.profile.hot.as_ref()) else { return };
-        let server = &self.hosts[host].server;
-        let known = server.hot_terms();
-        let terms = HotTerms {
-            mode: match told.mode {
-                api::HotMode::Off => HotMode::Off,
-                api::HotMode::Async => HotMode::Async,
-                api::HotMode::Atomic => HotMode::Atomic,
-            },
-            lease: Duration::from_millis(told.lease_ms),
-            threshold: match told.threshold {
-                None => known.threshold,
-                Some(rate) if rate > 0.0 => rate,
-                Some(_) => f64::INFINITY,
-            },
-            memory_bytes: hot.memory_bytes,
-        };
-        if terms != known {
-            server.set_hot_terms(terms);
-        }
-    }
-
-    /// For a heartbeat: its hottest keys.
-    pub fn hot_reports(&mut self, host: usize) -> Vec<HotReport> {
+    /// Counts what a heartbeat says of its hottest keys.
+    pub fn meet_reported(&mut self, host: usize) {
         if self.profile.hot.is_none() {
-            return Vec::new();
+            return;
         }
         let homes = self.hosts[host].server.hot_homes(HOT_KEYS_LISTED);
         let copied: Vec<&HotHome> = homes.iter().filter(|home| home.state.is_some()).collect();
@@ -107,7 +80,6 @@ impl World {
         if copied.len() < std::mem::replace(&mut self.hosts[host].copied, copied.len()) {
             self.coverage.meet(Sight::KeyRetired);
         }
-        homes.into_iter().map(report).collect()
     }
 
     /// Counts what clients ask while keys have copies.
@@ -300,21 +272,5 @@ impl World {
     /// True if the client has no part in leases: its server has it read copies.
     pub fn is_ordinary(&self, connection: usize) -> bool {
         self.clients[self.connections[connection].client].kind == Kind::Ordinary
-    }
-}
-
-fn report(home: HotHome) -> HotReport {
-    HotReport {
-        key: String::from_utf8_lossy(&home.key).into_owned(),
-        reads: home.reads,
-        writes: home.writes,
-        value_bytes: home.value_bytes,
-        state: home.state.map(|state| match state {
-            HomeState::HotPending => HotState::HotPending,
-            HomeState::Hot => HotState::Hot,
-            HomeState::ColdPending => HotState::ColdPending,
-        }),
-        copies: home.copies.iter().map(|server| server.0).collect(),
-        copied_ms: 0,
     }
 }

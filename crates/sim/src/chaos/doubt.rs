@@ -62,8 +62,10 @@ impl World {
     /// servers of which this one does not know.
     fn may_be_passed_on(&self, here: usize, since: Micros) -> bool {
         let member = &self.hosts[here].member;
-        let is_newer =
-            |host: &Host| host.member.map_version > member.map_version || member.followed >= since;
+        let is_newer = |host: &Host| {
+            host.member.driver.map_version() > member.driver.map_version()
+                || member.followed >= since
+        };
         let misses = |host: &Host, to: usize| {
             let mut seats = host.seats.clone();
             seats.any(|seat| self.was_missing(seat, to, since))

@@ -145,7 +145,7 @@ pub fn all(profile: &Profile) -> (Vec<Host>, Vec<Seat>) {
             is_up: host < profile.servers_first,
             is_stopped: false,
             deferred: Vec::new(),
-            member: Member::default(),
+            member: Member::new(profile, host, 0, &server),
             ages: AgesTold::default(),
             coming: Vec::new(),
             splitting: Vec::new(),
@@ -268,7 +268,7 @@ impl World {
         this.splitting.clear();
         this.orders.waiting.clear();
         (this.evictions, this.yields, this.copied) = (0, 0, 0);
-        this.member = Member::default();
+        this.member = Member::new(&self.profile, host, this.life, &server);
         this.ages = AgesTold::default();
         let claims = std::mem::replace(&mut this.claims, Claims::new(&server.store));
         this.claims_before.push(claims);

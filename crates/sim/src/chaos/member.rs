@@ -1,78 +1,157 @@
-//! A server's thread that is in touch with the coordinator: registers, says how the server is, follows the map and then the word on moves.
-//! What `server/membership.rs` and `server/moving.rs` are in a server.
+//! A server's thread that is in touch with the coordinator: the driver that a server has, with letters for calls, and what checkers are to know
+//! of it. What `server/membership.rs` is in a server.
 
+use std::mem;
 use std::sync::Arc;
 
-use mbal_control::api::{self, Heartbeat, MoveNews, News, Progress, Registered, Registration};
+use mbal_control::api::{self, Heartbeat, News, Progress, Registration};
 use mbal_control::{Answer, Ask};
-use mbal_migration::{Incarnation, Order, State};
-use mbal_model::{Cluster, Instant, MoveId, Prefix, ServerId, WorkerId};
-use mbal_worker::{Event, MoveDecision, MoveTold};
+use mbal_member::{Action, Call, Event, Heard, Outside, Terms, Time};
+use mbal_model::{Cluster, ServerId, WorkerId};
+use mbal_worker::Shared;
 
-use super::control::{Caller, Failed, Heard, copies};
+use super::control::{Caller, Failed, copies};
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
-use super::hosts::{Host, host_of, id_of};
+use super::hosts::id_of;
 use super::letters::Letter;
 use super::owning::Owning;
+use super::profile::Profile;
 use super::world::{Happening, World};
 
 /// A coordinator that does not answer for so long is asked again later.
 const ANSWERS_WITHIN: Micros = 2 * SECOND;
-/// Between two heartbeats of a server that takes part in a move.
-const EPOCH_OF_MOVES: Micros = SECOND / 10;
-/// Between two attempts to register.
-const PAUSES: [Micros; 2] = [SECOND / 20, SECOND];
 
-#[derive(Default)]
 pub struct Member {
+    pub driver: mbal_member::Member,
     /// The call that is waited for, if one is; older ones are not heard.
     call: u64,
     waits: bool,
-    pub is_registered: bool,
-    /// How often it has begun anew, since its lease was over.
-    pub lives: u64,
+    /// When it is woken, if that is in the queue.
+    wakes_at: Option<Micros>,
     pub owning: Option<Owning>,
-    /// It is to say that what it was before has ended.
-    pub farewell: Option<api::Incarnation>,
-    /// When the last call was sent, by the clock of leases.
-    pub sent: Instant,
-    /// The next heartbeat, unless one is wanted sooner.
-    pub beats_at: Micros,
-    tries: u32,
-    pub map_version: u64,
-    /// Since when it follows that map.
+    /// Since when it follows its map.
     pub followed: Micros,
-    /// The map, which changes are of.
-    pub cluster: Option<Arc<Cluster>>,
     /// Servers of the newest map that it follows.
     pub peers: Vec<ServerId>,
 }
 
+impl Member {
+    pub fn new(profile: &Profile, host: usize, life: u32, server: &Arc<Shared>) -> Member {
+        let terms = Terms {
+            cluster: "mbal".into(),
+            id: Some(id_of(host)),
+            replica_memory: profile.hot.as_ref().map(|hot| hot.memory_bytes),
+        };
+        // Drawn at the start of a process, and whenever it begins anew.
+        let mut last = ((host as u64 + 1) << 32) + (u64::from(life) << 12);
+        let draw = move || {
+            last += 1;
+            api::Incarnation(last)
+        };
+        let driver = mbal_member::Member::new(terms, Arc::clone(server), Box::new(draw));
+        let (wakes_at, owning) = (None, None);
+        Member { driver, call: 0, waits: false, wakes_at, owning, followed: 0, peers: Vec::new() }
+    }
+}
+
 impl World {
-    /// Drawn by the process at its start, and whenever it begins anew.
     pub fn incarnation(&self, host: usize) -> u64 {
-        let Host { life, member, .. } = &self.hosts[host];
-        ((host as u64 + 1) << 32) + (u64::from(*life) << 12) + member.lives + 1
+        self.hosts[host].member.driver.incarnation().0
     }
 
     pub fn begin_member(&mut self, host: usize) {
-        let life = self.hosts[host].life;
         let pause = self.dice.skewed(1..=2_000);
-        self.after(pause, Happening::MemberWakes { host, life });
+        self.wake_member(host, self.now + pause);
+    }
+
+    fn wake_member(&mut self, host: usize, at: Micros) {
+        let this = &mut self.hosts[host];
+        if this.member.wakes_at.is_none_or(|known| at < known) {
+            this.member.wakes_at = Some(at);
+            let life = this.life;
+            self.at(at, Happening::MemberWakes { host, life });
+        }
     }
 
     pub fn member_wakes(&mut self, host: usize) {
-        if self.member_rests(host) {
-            return;
+        let member = &mut self.hosts[host].member;
+        if member.wakes_at.is_some_and(|at| at <= self.now) {
+            member.wakes_at = None;
         }
-        let ask = match &self.hosts[host].member {
-            Member { farewell: Some(before), .. } => Ask::Leave(id_of(host), *before),
-            Member { is_registered: false, .. } => Ask::Register(self.registration(host)),
-            _ => Ask::Heartbeat(id_of(host), self.heartbeat(host)),
+        let outside = self.outside(host);
+        self.drive(host, Event::Woken(outside));
+    }
+
+    fn time(&self, host: usize) -> Time {
+        let clock = &self.hosts[host].clock;
+        Time { lease: clock.lease_now(self.now), worker: clock.at(self.now) }
+    }
+
+    fn outside(&mut self, host: usize) -> Outside {
+        let this = &mut self.hosts[host];
+        let now = this.clock.lease_now(self.now);
+        // Before it has a map nobody is let in.
+        let is_open = this.member.driver.map_version() > 0;
+        match &mut this.member.owning {
+            None => Outside { is_open, ..Outside::default() },
+            Some(owning) => Outside { is_open, ..owning.outside(now) },
+        }
+    }
+
+    fn drive(&mut self, host: usize, event: Event) {
+        let time = self.time(host);
+        let (mut actions, mut carries, mut is_mapped) = (Vec::new(), false, false);
+        let fenced_off = self.hosts[host].member.driver.fences_off();
+        self.hosts[host].member.driver.handle(time, event, &mut actions);
+        for action in actions {
+            carries |= matches!(action, Action::Carry(_));
+            is_mapped |= matches!(action, Action::Mapped(_));
+            self.act(host, action);
+        }
+        let driver = &self.hosts[host].member.driver;
+        if fenced_off && !driver.fences_off() {
+            self.hosts[host].coming.clear();
+        }
+        if carries || is_mapped || fenced_off {
+            self.look_at_owners(host);
+            self.look_at_places(is_mapped);
+        }
+        let this = &self.hosts[host];
+        if let Some(at) = this.member.driver.next_wake(time.lease) {
+            let at = this.clock.when(at).max(self.now + 1);
+            self.wake_member(host, at);
+        }
+    }
+
+    fn act(&mut self, host: usize, action: Action) {
+        match action {
+            Action::Call(call) => self.call(host, call),
+            Action::Joined(_, _, lease) => {
+                if let Some(told) = lease {
+                    self.own_by(host, &told);
+                }
+            }
+            Action::Accepted(sent) => self.accepted(host, sent),
+            Action::Mapped(cluster) => self.is_mapped(host, cluster),
+            Action::Unfit(why) => self.fail(2, format!("server {host} is told {why}")),
+            Action::Carry(workers) => self.carry(host, workers),
+            Action::HotTerms(_) | Action::Drained(..) => {}
+            Action::Fence => self.lease_is_over(host),
+            Action::Usurped => {
+                self.fail(5, format!("server {host} is refused, though it is alone"));
+            }
+            Action::Ends => unreachable!("its process is killed"),
+        }
+    }
+
+    fn call(&mut self, host: usize, call: Call) {
+        let ask = match call {
+            Call::Leave(server, before) => Ask::Leave(server, before),
+            Call::Register(..) => Ask::Register(self.registration(host)),
+            Call::Beat(here) => Ask::Heartbeat(here, self.heartbeat(host)),
         };
         let this = &mut self.hosts[host];
-        this.member.sent = this.clock.lease_now(self.now);
         this.member.call += 1;
         this.member.waits = true;
         let (life, call) = (this.life, this.member.call);
@@ -107,21 +186,14 @@ impl World {
     }
 
     fn heartbeat(&mut self, host: usize) -> Heartbeat {
-        let server = Arc::clone(&self.hosts[host].server);
-        let moves: Vec<api::MoveReport> = server.move_reports().iter().map(report).collect();
-        moves.iter().for_each(|report| self.count_progress(report));
-        let hot = self.hot_reports(host);
-        let ages = self.ages(host);
-        Heartbeat {
-            incarnation: self.incarnation(host).into(),
-            map_version: self.hosts[host].member.map_version,
-            takes_changes: self.hosts[host].member.cluster.is_some(),
-            flush_number: server.store.flushed(),
-            moves,
-            hot,
-            ages,
-            ..self.hosts[host].balancing.heartbeat()
-        }
+        let (time, outside) = (self.time(host), self.outside(host));
+        let mut told = self.hosts[host].member.driver.heartbeat(time, &outside);
+        told.moves.iter().for_each(|report| self.count_progress(report));
+        self.meet_reported(host);
+        told.ages = told.ages.map(|report| self.hosts[host].ages.report(report));
+        let Heartbeat { workers, memory_bytes, helpless, requests, .. } =
+            self.hosts[host].balancing.heartbeat();
+        Heartbeat { workers, memory_bytes, helpless, requests, ..told }
     }
 
     fn count_progress(&mut self, report: &api::MoveReport) {
@@ -151,134 +223,58 @@ impl World {
         }
     }
 
-    pub fn member_hears(&mut self, host: usize, call: u64, heard: Heard) {
+    pub fn member_hears(&mut self, host: usize, call: u64, heard: Result<Answer, Failed>) {
         let member = &mut self.hosts[host].member;
-        if !member.waits || member.call != call {
+        if !mem::take(&mut member.waits) || member.call != call {
+            member.waits |= member.call != call;
             return;
         }
-        member.waits = false;
-        match heard {
-            Ok(Answer::Registered(registered)) => self.is_registered(host, registered),
-            Ok(Answer::News(news)) => self.hears_news(host, news),
-            Ok(Answer::Done) | Err(Failed::Refused(_)) if member.farewell.is_some() => {
-                member.farewell = None;
-                return self.member_sleeps(host, 1);
+        let heard = match heard {
+            Ok(Answer::Registered(registered)) => Heard::Registered(registered),
+            Ok(Answer::News(news)) => {
+                self.note_news(host, &news);
+                Heard::News(news)
             }
-            Err(Failed::Refused(_)) if member.is_registered && member.owning.is_some() => {
-                return self.lease_is_over(host);
-            }
-            Err(Failed::Refused(_)) if member.is_registered => {
-                // Somebody else is this server now: the process ends.
-                return self.fail(5, format!("server {host} is refused, though it is alone"));
-            }
-            Err(failed) if !member.is_registered => {
-                if failed != Failed::Silent && member.farewell.is_none() {
+            Ok(Answer::Done) => Heard::Left,
+            Ok(other) => panic!("no answer to a member: {other:?}"),
+            Err(Failed::Refused(_)) => {
+                if !member.driver.is_registered() {
                     self.coverage.meet(Sight::LeaseAwaited);
                 }
-                let member = &mut self.hosts[host].member;
-                // As another incarnation: this one may have been said to be dead.
-                member.lives += u64::from(failed != Failed::Silent && member.farewell.is_none());
-                let pause = (PAUSES[0] << member.tries.min(5)).min(PAUSES[1]);
-                member.tries += 1;
-                return self.member_sleeps(host, pause);
+                Heard::Refused
             }
-            Err(_) => {}
-            Ok(other) => panic!("no answer to a member: {other:?}"),
-        }
-        let this = &self.hosts[host];
-        let is_busy = this.server.moves_under_way() > 0 || this.ages.is_asked();
-        let heartbeat = self.profile.heartbeat;
-        let epoch = if is_busy { heartbeat.min(EPOCH_OF_MOVES) } else { heartbeat };
-        self.member_sleeps(host, epoch);
-    }
-
-    /// Its lease was over: it says that what it was has ended, and registers as a new incarnation.
-    pub fn begin_anew(&mut self, host: usize) {
-        let before = self.incarnation(host);
-        let member = &mut self.hosts[host].member;
-        (member.is_registered, member.waits, member.tries) = (false, false, 0);
-        member.map_version = 0;
-        member.cluster = None;
-        member.lives += 1;
-        member.farewell = Some(before.into());
-        self.member_sleeps(host, 1);
-    }
-
-    pub fn member_sleeps(&mut self, host: usize, pause: Micros) {
-        let life = self.hosts[host].life;
-        self.hosts[host].member.beats_at = self.now + pause;
-        let pause = self.looks_at_lease_after(host, pause);
-        self.after(pause, Happening::MemberWakes { host, life });
-    }
-
-    fn is_registered(&mut self, host: usize, registered: Registered) {
-        let server = Arc::clone(&self.hosts[host].server);
-        server.store.know_flush(registered.flush_number);
-        server.set_incarnation(Incarnation(self.incarnation(host)));
-        self.hosts[host].member.is_registered = true;
-        self.obey(host, registered.hot.as_ref());
-        match registered.lease {
-            Some(told) => self.own_by(host, &told),
-            None => self.follow(host, &News { map: registered.map, ..News::default() }),
-        }
-    }
-
-    fn hears_news(&mut self, host: usize, news: News) {
-        let server = Arc::clone(&self.hosts[host].server);
-        server.store.know_flush(news.flush_number);
-        self.obey(host, news.hot.as_ref());
-        if !self.may_own(host) {
-            return;
-        }
-        self.follow(host, &news);
-        // After the map: it says what became of moves that are not heard of any more.
-        let map_version = server.map_version();
-        let here = Incarnation(self.incarnation(host));
-        self.asked_for_ages(host, news.ages);
-        self.keep(host, news.keep.as_ref());
-        let read = |news| {
-            let told = read(here, news, map_version);
-            MoveTold { age_thresholds: self.age_thresholds(host, news), ..told }
+            Err(Failed::Silent) => Heard::Silent,
         };
-        let told: Vec<MoveTold> = news.moves.iter().map(read).collect();
-        let now = self.hosts[host].clock.at(self.now);
-        let workers = server.moves_told(now, &told, news.moves_ever);
-        self.carry(host, workers);
-        self.look_at_owners(host);
-        self.look_at_places(false);
+        self.drive(host, Event::Heard(heard));
     }
 
-    fn follow(&mut self, host: usize, news: &News) {
-        let this = &mut self.hosts[host];
-        let newer = news.newer(this.member.cluster.as_deref());
-        let Some(cluster) = newer.expect("a coordinator's document, or what changed in it") else {
-            return;
-        };
-        let cluster = Arc::new(cluster);
+    /// What checkers are to know of it, before the server does.
+    fn note_news(&mut self, host: usize, news: &News) {
         if !news.changes.is_empty() {
             self.coverage.meet(Sight::ChangesFollowed);
         }
+        self.note_ages(host, news.ages.as_ref());
+        news.moves.iter().for_each(|one| self.note_cut(host, one));
+    }
+
+    fn is_mapped(&mut self, host: usize, cluster: Arc<Cluster>) {
         let this = &mut self.hosts[host];
-        this.member.cluster = Some(Arc::clone(&cluster));
-        this.member.map_version = cluster.map.version();
         this.member.followed = self.now;
         this.member.peers = cluster.servers.keys().copied().collect();
         this.claims.map = this.claims.map.max(cluster.map.version());
         let second = this.second(self.now);
-        self.hosts[host].server.follow(id_of(host), Arc::clone(&cluster), second);
+        this.server.follow(id_of(host), Arc::clone(&cluster), second);
         self.tell(|| format!("server {host} follows map {}", cluster.map.version()));
         self.coverage.meet(Sight::MapFollowed);
         for seat in self.hosts[host].seats.clone() {
             self.post(seat, Letter::Mapped { cluster: Arc::clone(&cluster) });
         }
-        self.look_at_owners(host);
-        self.look_at_places(true);
     }
 
     /// Workers are told that a move that they carry has heard something.
     pub fn carry(&mut self, host: usize, workers: impl IntoIterator<Item = WorkerId>) {
         for worker in workers {
-            self.post_to(host, worker, Letter::Tell(Event::Carry));
+            self.post_to(host, worker, Letter::Tell(mbal_worker::Event::Carry));
         }
     }
 
@@ -286,51 +282,12 @@ impl World {
     pub fn know_each_other(&self, one: usize, other: usize) -> bool {
         let knows = |here: usize, peer: usize| {
             let host = &self.hosts[here];
-            host.runs() && host.member.is_registered && host.member.peers.contains(&id_of(peer))
+            host.runs()
+                && host.member.driver.is_registered()
+                && host.member.peers.contains(&id_of(peer))
         };
         // Who accepts has heard of a map: before, nobody listens.
         let accepts = &self.hosts[other];
-        knows(one, other) && accepts.runs() && accepts.member.map_version > 0
-    }
-}
-
-/// As `server/moving.rs` reads it.
-fn read(here: Incarnation, news: &MoveNews, map_version: u64) -> MoveTold {
-    let order = Order {
-        id: MoveId(news.number),
-        prefix: Prefix::parse(news.prefix.as_bytes()).expect("a coordinator's prefix"),
-        source: here,
-        destination: Incarnation(news.to_incarnation.0),
-        worker: WorkerId(news.worker),
-        generation: map_version as u16 & 0x7fff,
-    };
-    let word = match news.word {
-        api::MoveDecision::Go => MoveDecision::Go,
-        api::MoveDecision::Cancel => MoveDecision::Cancel,
-        api::MoveDecision::DestinationLost => MoveDecision::DestinationLost,
-    };
-    debug_assert!(host_of(ServerId(news.from)) < 8);
-    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word, age_thresholds: None }
-}
-
-/// As `server/moving.rs` tells it.
-fn report(one: &mbal_worker::MoveReport) -> api::MoveReport {
-    let &mbal_worker::MoveReport { id, state, progress, part_gone } = one;
-    let said = match state {
-        State::Back(_) => Progress::Back,
-        State::Sealed | State::HandedOver => Progress::Sealed,
-        State::Asking | State::Moving if progress.refused.is_some() => Progress::Refused,
-        State::Asking | State::Moving if progress.cancelled_too_late => Progress::TooLate,
-        State::Asking => Progress::Asking,
-        State::Moving => Progress::Moving,
-    };
-    api::MoveReport {
-        number: id.0,
-        progress: said,
-        slices_gone: progress.slices,
-        part_gone,
-        slices_again: progress.again,
-        bytes: progress.bytes,
-        ..api::MoveReport::default()
+        knows(one, other) && accepts.runs() && accepts.member.driver.map_version() > 0
     }
 }

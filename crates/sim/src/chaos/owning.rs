@@ -2,30 +2,25 @@
 //! What `server/owning.rs` and `coordinator/watching.rs` are in a server.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_control::api::{Incarnation, LeaseTold};
 use mbal_control::{Answer, Ask, Leases};
 use mbal_election::model;
 use mbal_election::{KeySeen, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms};
+use mbal_member::Outside;
 use mbal_model::{Instant, ServerId};
 
 use super::control::{Caller, Heard};
 use super::coverage::Sight;
 use super::history::Micros;
 use super::hosts::host_of;
-use super::member::Member;
 use super::world::{Happening, World};
 
 const MILLI: Micros = 1_000;
 const ANSWERS_WITHIN: Micros = 700 * MILLI;
 /// Between two looks of a coordinator at servers' keys.
 const LOOK_EVERY: Micros = 200 * MILLI;
-/// So often who waits looks whether the lease is over, or its key is to be told of.
-const LEASE_LOOKED_AT: Micros = 20 * MILLI;
-/// While batches end and moves are given up, before that is looked at again.
-const FORSAKE_PAUSE: Micros = 2 * MILLI;
 
 /// Of a thousand questions to etcd.
 const LOST_PER_MILLE: usize = 20;
@@ -52,6 +47,18 @@ pub struct Owning {
     is_lost: bool,
     /// What it had is being given up.
     fences_off: bool,
+}
+
+impl Owning {
+    /// As the member has it.
+    pub fn outside(&mut self, now: Instant) -> Outside {
+        Outside {
+            owns: now < self.ownership.until(),
+            lease_is_over: self.ownership.is_over(now),
+            wants_word: self.ownership.wants_word(),
+            ..Outside::default()
+        }
+    }
 }
 
 /// What a coordinator knows of them.
@@ -243,67 +250,12 @@ impl World {
         self.lose_items(host);
     }
 
-    /// True if a member that has a lease waits on: no heartbeat is due, nor wanted sooner. Begins anew if the lease is over.
-    pub fn member_rests(&mut self, host: usize) -> bool {
-        let this = &mut self.hosts[host];
-        let now = this.clock.lease_now(self.now);
-        let Member { is_registered, beats_at, .. } = this.member;
-        let Some(owning) = this.member.owning.as_mut().filter(|_| is_registered) else {
-            return false;
-        };
-        if owning.fences_off {
-            return true;
-        }
-        if owning.ownership.is_over(now) {
-            self.lease_is_over(host);
-            return true;
-        }
-        let rests = self.now < beats_at && !owning.ownership.wants_word();
-        if rests {
-            let pause = (beats_at - self.now).min(LEASE_LOOKED_AT);
-            let life = this.life;
-            self.after(pause, Happening::MemberWakes { host, life });
-        }
-        rests
-    }
-
-    pub fn looks_at_lease_after(&self, host: usize, pause: Micros) -> Micros {
-        let member = &self.hosts[host].member;
-        match member.is_registered && member.owning.is_some() {
-            true => pause.min(LEASE_LOOKED_AT),
-            false => pause,
-        }
-    }
-
-    /// True if a process may follow maps, and begin moves: what it has it owns.
-    pub fn may_own(&mut self, host: usize) -> bool {
-        let sent = self.hosts[host].member.sent;
-        self.accepted(host, sent);
-        self.owns(host)
-    }
-
     /// The server has heard that its lease is over, or that another process is in its place.
     pub fn lease_is_over(&mut self, host: usize) {
         self.loses(host);
         let this = &mut self.hosts[host];
         this.server.own_until(Instant::ZERO);
         this.member.owning.as_mut().expect("it owns by a lease").fences_off = true;
-        self.fences_off(host);
-    }
-
-    /// Until nothing is left; then it registers as a new incarnation.
-    pub fn fences_off(&mut self, host: usize) {
-        let server = Arc::clone(&self.hosts[host].server);
-        let life = self.hosts[host].life;
-        let now = self.hosts[host].clock.at(self.now);
-        let left = server.fence_off(now);
-        self.look_at_owners(host);
-        if let Some(wake) = left {
-            self.carry(host, wake);
-            return self.after(FORSAKE_PAUSE, Happening::Forsakes { host, life });
-        }
-        self.hosts[host].coming.clear();
-        self.begin_anew(host);
     }
 
     /// The coordinator's thread.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mbal_control::api::{AgesAsked, AgesReport, ClassAges, ClassSelected, MoveNews, Selected};
+use mbal_control::api::{AgesAsked, AgesReport, ClassSelected, MoveNews, Selected};
 use mbal_model::Instant;
 use mbal_worker::AgeThresholds;
 
@@ -25,7 +25,7 @@ const UNREAD_IS_OLDER: u32 = 32;
 /// What a server remembers of the last ages that it told.
 #[derive(Default)]
 pub struct AgesTold {
-    report: Option<AgesReport>,
+    memory_percent: u64,
     number: u32,
     /// The moment from which they count, by its clock.
     second: u32,
@@ -34,8 +34,10 @@ pub struct AgesTold {
 }
 
 impl AgesTold {
-    pub fn is_asked(&self) -> bool {
-        self.report.is_some()
+    /// What is told of them: it has as much memory as was drawn.
+    pub fn report(&self, told: AgesReport) -> AgesReport {
+        let used_bytes = told.classes.iter().map(|class| class.bytes).sum::<u64>();
+        AgesReport { memory_bytes: used_bytes * self.memory_percent / 100, used_bytes, ..told }
     }
 }
 
@@ -54,38 +56,18 @@ pub struct Cut {
 }
 
 impl World {
-    /// For the next heartbeat.
-    pub fn ages(&self, host: usize) -> Option<AgesReport> {
-        self.hosts[host].ages.report.clone()
-    }
-
-    pub fn asked_for_ages(&mut self, host: usize, asked: Option<AgesAsked>) {
-        let Some(AgesAsked { number, ago_ms }) = asked else {
-            self.hosts[host].ages.report = None;
-            return;
-        };
-        if self.hosts[host].ages.report.as_ref().is_some_and(|report| report.number == number) {
+    /// A server is about to remember the moment of these ages.
+    pub fn note_ages(&mut self, host: usize, asked: Option<&AgesAsked>) {
+        let Some(&AgesAsked { number, ago_ms }) = asked else { return };
+        if self.hosts[host].ages.number == number {
             return;
         }
-        let percent = self.dice.pick(&MEMORY_PERCENT);
-        let this = &mut self.hosts[host];
-        let now = this.clock.at(self.now);
-        let all = this.server.ages(now, number, ago_ms).into_iter().enumerate();
-        let class = |(class, mbal_worker::ClassAges { items, bytes, ages })| ClassAges {
-            class: class as u8,
-            items,
-            bytes,
-            ages,
-        };
-        let classes: Vec<ClassAges> = all.filter(|(_, ages)| ages.items > 0).map(class).collect();
-        let used_bytes = classes.iter().map(|class| class.bytes).sum::<u64>();
-        let memory_bytes = used_bytes * percent / 100;
+        let memory_percent = self.dice.pick(&MEMORY_PERCENT);
         let journeys = (0..self.profile.keys.len()).map(|key| self.flux.journeys(key)).collect();
         let this = &mut self.hosts[host];
-        this.ages.journeys = journeys;
-        this.ages.number = number;
-        this.ages.second = (now.instant() - Duration::from_millis(ago_ms)).as_secs() as u32;
-        this.ages.report = Some(AgesReport { number, memory_bytes, used_bytes, classes });
+        let now = this.clock.at(self.now);
+        let second = (now.instant() - Duration::from_millis(ago_ms)).as_secs() as u32;
+        this.ages = AgesTold { memory_percent, number, second, journeys };
     }
 
     fn cutoffs_of(&self, host: usize, selected: &Selected) -> Option<AgeThresholds> {
@@ -95,17 +77,15 @@ impl World {
         this.server.age_thresholds(this.clock.at(self.now), selected.number, classes)
     }
 
-    pub fn keep(&self, host: usize, selected: Option<&Selected>) {
-        let age_thresholds = selected.and_then(|selected| self.cutoffs_of(host, selected));
-        self.hosts[host].server.keep(age_thresholds);
-    }
-
-    /// As `server/moving.rs` reads it; and what the checkers are to know of it.
-    pub fn age_thresholds(&mut self, host: usize, news: &MoveNews) -> Option<AgeThresholds> {
-        let selected = news.selected.as_ref().filter(|_| news.from == id_of(host).0)?;
+    /// What the checkers are to know of a move of which a server is about to be told.
+    pub fn note_cut(&mut self, host: usize, news: &MoveNews) {
+        let selected = news.selected.as_ref().filter(|_| news.from == id_of(host).0);
+        let Some(selected) = selected else { return };
         let age = |class: &ClassSelected| class.younger_than;
         let this = &self.hosts[host];
-        let age_thresholds = self.cutoffs_of(host, selected)?;
+        if self.cutoffs_of(host, selected).is_none() {
+            return;
+        }
         let is_known = self.cuts.iter().any(|cut| cut.number == news.number);
         if !is_known && this.ages.number == selected.number {
             // Of the class that is cut most: which one an item is of the checkers do not know.
@@ -122,7 +102,6 @@ impl World {
             self.cuts.push(Cut { number, first, last, from, chosen_since, travelled });
             self.coverage.meet(Sight::MoveChooses);
         }
-        Some(age_thresholds)
     }
 
     /// The server is to be empty soon, as at SIGTERM: when the time is over only the hottest items travel. It does not end then, which is worse.

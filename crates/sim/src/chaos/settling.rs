@@ -75,8 +75,8 @@ impl World {
         let version = self.control.file.map.as_ref().map_or(0, |map| map.version());
         for (at, host) in self.hosts.iter().enumerate() {
             let moves = host.server.moves_under_way();
-            if !host.runs() || host.member.map_version != version || moves > 0 {
-                let known = host.member.map_version;
+            if !host.runs() || host.member.driver.map_version() != version || moves > 0 {
+                let known = host.member.driver.map_version();
                 let told = host.server.move_reports();
                 return Some(format!(
                     "server {at} follows map {known} of {version}, {moves} moves: {told:?}"

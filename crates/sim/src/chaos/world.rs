@@ -188,11 +188,6 @@ pub enum Happening {
         host: usize,
         life: u32,
     },
-    /// All that a server had is being given up.
-    Forsakes {
-        host: usize,
-        life: u32,
-    },
     /// The coordinator looks at servers' keys.
     LookAtKeys,
     KeysSeen {
@@ -352,7 +347,9 @@ impl World {
         let World { hosts, seats, history, coverage, .. } = self;
         drop(seats);
         for host in hosts {
-            let server = Arc::into_inner(host.server).expect("nobody else has it");
+            let Host { server, member, .. } = host;
+            drop(member);
+            let server = Arc::into_inner(server).expect("nobody else has it");
             memory::keep(server.store.into_memory());
         }
         Ran { operations: history.ops.len(), coverage, verdict }
@@ -445,7 +442,6 @@ impl World {
                 self.etcd_answered(host, call, answer);
             }
             Happening::LeaseEnds { host, life } => self.lease_ends(host, life),
-            Happening::Forsakes { host, .. } => self.fences_off(host),
             Happening::LookAtKeys => self.look_at_keys(),
             Happening::KeysSeen { life, at, keys } => self.keys_seen(life, at, keys),
             Happening::Wish => self.wish(),
@@ -463,7 +459,6 @@ impl World {
             | Happening::MemberWakes { host, life }
             | Happening::OwnerWakes { host, life, .. }
             | Happening::EtcdAnswered { host, life, .. }
-            | Happening::Forsakes { host, life }
             | Happening::MemberTimesOut { host, life, .. } => (host, life),
             _ => return Some(happening),
         };
