@@ -83,7 +83,7 @@ impl Rig {
 
     /// Woken after so many milliseconds.
     fn after(&mut self, ms: u64) -> Vec<String> {
-        self.now = self.now + Duration::from_millis(ms);
+        self.now += Duration::from_millis(ms);
         self.handle(Event::Woken(self.outside))
     }
 
