@@ -1,3 +1,5 @@
+//! Pages of one kind, in the order of filling: where items are appended, and which page goes next.
+
 use std::collections::VecDeque;
 use std::mem;
 
