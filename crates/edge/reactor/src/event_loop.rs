@@ -5,28 +5,26 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use mbal_worker::{Action, Actions, Background, Carried, ConnId, Event, Report, Sender};
+use mbal_worker::{Action, Actions, Background, ConnId, Event, Sender};
 
+use crate::conn::Conn;
 use crate::core_demand::Wish;
-use crate::linker::{LinkNote, Linked};
-use crate::listener::{ListeningSockets, RETRY_NS, Request};
-use crate::migrator::MigratorNote;
+use crate::guest::Guest;
+use crate::letters::{Letter, LinkNote, MigratorNote, Post, Request};
+use crate::listening::{ListeningSockets, RETRY_NS};
+use crate::output::{KEPT_BYTES_MAX, RECEIVE_BYTES};
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::tls::{ClientCertificate, TlsDoor};
-use crate::tls_acceptor::Guest;
 use crate::{Clock, Mailbox, Tally};
 
 mod conns;
 mod link;
+mod linked;
 mod links;
 mod secured;
 
-use conns::Conn;
-use links::Links;
-
-/// One receive takes at most this much; what is left in the kernel is reported again.
-pub const RECEIVE_BYTES: usize = 64 * 1024;
+use links::{LINKS, Links};
 
 const TICK_NS: u64 = 1_000_000_000;
 /// Between two goes of what can wait.
@@ -37,62 +35,16 @@ const HASTENED_EVERY_NS_MAX: u64 = 2_000_000;
 /// Between two looks at how long the thread wanted its core.
 const WISH_EVERY_NS: u64 = 50_000_000;
 const READY_PER_WAIT: usize = 256;
-/// Actions keep their memory from one event to the next, up to this much.
-const REPLY_BYTES_KEPT: usize = 1 << 20;
-
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are connections.
 const DOORS: u64 = 1 << 32;
 
 /// Tokens from here up are sockets for datagrams.
 const DATAGRAMS: u64 = 1 << 33;
-/// Tokens from here up are links to other servers.
-const LINKS: u64 = 1 << 34;
 /// Of one socket, before the others have their turn.
 const DATAGRAMS_PER_WAKEUP: usize = 32;
 /// More of them than a socket holds are not dropped before it is served.
 const DATAGRAMS_DROPPED_MAX: usize = 1 << 16;
-
-/// What other threads tell an event loop.
-pub enum Letter {
-    /// Serve this connection, with or without TLS; its place in the [`Tally`] is taken already.
-    Adopt { fd: OwnedFd, tls: Option<ClientCertificate> },
-    /// Serve this connection, whose handshake is over.
-    Welcome(Guest),
-    /// Serve this connection, which another worker hands over.
-    Take(Handed),
-    /// Send requests over this link, or serve those that come over it.
-    Linked(Linked),
-    /// Serve clients at the own ports, too, and those who send datagrams ([`EventLoop::opens_later`]).
-    Open,
-    /// This has happened to the worker.
-    Tell(Event<'static>),
-    /// Leave [`EventLoop::run`]. Replies to what was received have been sent, as far as sockets took them.
-    Stop,
-}
-
-/// A connection between two workers, with what each of their threads knew of it.
-pub struct Handed {
-    conn: Conn,
-    session: Carried,
-}
-
-/// Takes lines, each with its end, and keeps no worker waiting.
-pub type Said = dyn Fn(&[u8]) + Send + Sync;
-
-/// Whom an event loop writes to.
-#[derive(Clone)]
-pub struct Post {
-    pub main: Mailbox<Request>,
-    /// By worker, itself included.
-    pub workers: Arc<[Mailbox<Letter>]>,
-    /// The balancer, which must not keep a worker waiting.
-    pub balancer: Arc<dyn Fn(Report) + Send + Sync>,
-    /// The other sides of moves.
-    pub migrator: Option<Mailbox<MigratorNote>>,
-    /// Standard error, for lines that a worker says.
-    pub said: Arc<Said>,
-}
 
 /// The connections of one worker, and the loop that carries bytes between them and it.
 pub struct EventLoop {
@@ -487,8 +439,8 @@ impl EventLoop {
         }
         drop(list);
         actions.clear();
-        actions.bytes.shrink_to(REPLY_BYTES_KEPT);
-        actions.requests.shrink_to(REPLY_BYTES_KEPT);
+        actions.bytes.shrink_to(KEPT_BYTES_MAX);
+        actions.requests.shrink_to(KEPT_BYTES_MAX);
         self.actions = actions;
     }
 

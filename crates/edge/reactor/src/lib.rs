@@ -30,11 +30,15 @@
 //! [`Tally`]; a mailbox by the number of connections.
 
 mod clock;
+mod conn;
 mod core_demand;
 mod event_loop;
+mod guest;
+mod letters;
 mod link_tls;
 mod linker;
 mod listener;
+mod listening;
 mod mailbox;
 mod mapping;
 mod migrator;
@@ -50,15 +54,18 @@ mod tls_acceptor;
 pub mod watchdog;
 
 pub use clock::{Clock, LeaseClock};
-pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES, Said};
-pub use linker::{
-    LINK_CREDITS, LinkNote, LinkPlan, LinkSeen, Linked, Linker, LinksSeen, STRANGERS_MAX,
+pub use event_loop::EventLoop;
+pub use guest::Guest;
+pub use letters::{
+    Handed, Letter, LinkNote, Linked, MigratorNote, Post, ProxyLetter, Request, Said,
 };
-pub use listener::{Ended, Listener, Opening, Request};
+pub use linker::{LINK_CREDITS, LinkPlan, LinkSeen, Linker, LinksSeen, STRANGERS_MAX};
+pub use listener::{Ended, Listener, Opening};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;
-pub use migrator::{Migrator, MigratorEvent, MigratorNote, MoveHandler, Said as MoveSaid};
-pub use proxy_loop::{KernelPlane, NOWHERE, NamesWanted, ProxyLetter, ProxyLoop};
+pub use migrator::{Migrator, MigratorEvent, MoveHandler, Said as MoveSaid};
+pub use output::RECEIVE_BYTES;
+pub use proxy_loop::{KernelPlane, NOWHERE, NamesWanted, ProxyLoop};
 pub use tally::Tally;
 pub use tls::{ClientCertificate, Load, TlsDoor};
-pub use tls_acceptor::{Guest, TlsAcceptor};
+pub use tls_acceptor::TlsAcceptor;

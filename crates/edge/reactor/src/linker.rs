@@ -21,9 +21,8 @@ use mbal_locks::{Mutex, ranks};
 use mbal_model::ServerId;
 use rustls::{ClientConfig, ServerConfig};
 
-use crate::event_loop::Letter;
+use crate::letters::{Letter, LinkNote, Linked, MIGRATOR, MigratorNote};
 use crate::link_tls::LinkTls;
-use crate::migrator::MigratorNote;
 use crate::output::Output;
 use crate::socket::{connect_tcp, peer_name};
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
@@ -34,9 +33,6 @@ use crate::{Clock, Mailbox};
 pub const STRANGERS_MAX: usize = 64;
 /// Requests on a link that may be unanswered.
 pub const LINK_CREDITS: u32 = 1024;
-
-/// A link of this worker is for moves: a server's migrator has it.
-pub(crate) const MIGRATOR: usize = u16::MAX as usize;
 
 const RECEIVE_BYTES: usize = 4096;
 const READY_PER_WAIT: usize = 64;
@@ -86,25 +82,6 @@ pub struct LinkPlan {
     pub seen: LinksSeen,
     /// Called once, when all links to the others are up by which requests go.
     pub ready: Option<Box<dyn FnOnce() + Send>>,
-}
-
-/// What an event loop tells the linker.
-pub enum LinkNote {
-    /// A link that this worker had dialed is no more.
-    Lost { worker: usize, server: ServerId, why: String },
-    /// The other servers are these from now on. Links to others are not dialed again; those that are up stay.
-    Peers(Vec<(ServerId, String)>),
-}
-
-/// A link whose handshake is over.
-pub struct Linked {
-    pub(crate) fd: OwnedFd,
-    pub(crate) tls: Option<LinkTls>,
-    pub(crate) established: Established,
-    /// This side sends the requests.
-    pub(crate) dialed: bool,
-    /// What came behind the handshake.
-    pub(crate) input: Vec<u8>,
 }
 
 pub struct Linker {

@@ -16,8 +16,8 @@ use mbal_link::{Due, Frame, Kind, Waiting, next_frame, push_frame};
 use mbal_model::{MoveId, ServerId};
 use mbal_worker::{BrokenLink, MoveLink, MoveMessage};
 
+use crate::letters::{LinkNote, Linked, MIGRATOR, MigratorNote};
 use crate::link_tls::LinkTls;
-use crate::linker::{LinkNote, Linked, MIGRATOR};
 use crate::output::Output;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
 use crate::{Clock, Mailbox};
@@ -28,16 +28,6 @@ const MAILBOX: u64 = u64::MAX;
 const TICK_NS: u64 = 1_000_000_000;
 /// A link of another server of which nothing was heard for so long has broken: whoever dialed it asks each second.
 const UNUSED_NS_MAX: u64 = 30_000_000_000;
-
-/// What other threads tell a migrator.
-pub enum MigratorNote {
-    /// A link whose handshake is over.
-    Linked(Linked),
-    /// Say this, unless the link has broken.
-    Tell { link: MoveLink, id: MoveId, kind: u8, payload: Vec<u8> },
-    /// The other side said what cannot be.
-    Break { link: MoveLink },
-}
 
 /// What a migrator tells its caller.
 pub enum MigratorEvent<'a> {

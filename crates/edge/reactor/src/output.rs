@@ -1,5 +1,11 @@
 //! Replies that a socket has not taken.
 
+/// One receive takes at most this much; what is left in the kernel is reported again.
+pub const RECEIVE_BYTES: usize = 64 * 1024;
+
+/// Buffers keep their memory from one event to the next, up to this much.
+pub(crate) const KEPT_BYTES_MAX: usize = 1 << 20;
+
 /// What a connection has not taken yet.
 #[derive(Default)]
 pub(crate) struct Output {

@@ -4,6 +4,7 @@
 
 mod clients;
 mod datagrams;
+mod entrance;
 mod lingering;
 mod secured;
 mod socket;
@@ -20,14 +21,16 @@ use lingering::{LINGERING, Lingering};
 use mbal_model::Instant;
 use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer};
 
-use secured::Entrance;
+use entrance::Entrance;
 use socket::{Socket, send};
 
-use crate::listener::{ListeningSockets, RETRY_NS};
+use crate::guest::Guest;
+use crate::letters::ProxyLetter;
+use crate::listening::{ListeningSockets, RETRY_NS};
+use crate::output::RECEIVE_BYTES;
 use crate::socket::connect_upstream;
 use crate::sys::{self, Epoll, READABLE, Ready};
-use crate::tls_acceptor::Guest;
-use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
+use crate::{ClientCertificate, Clock, Mailbox, Tally, TlsDoor};
 
 const READY_PER_WAIT: usize = 256;
 /// A loop that nothing wakes looks around so often.
@@ -40,17 +43,6 @@ const DOORS: u64 = 1 << 32;
 const PEER_DOORS: u64 = DOORS + (1 << 16);
 /// Tokens from here up are connections to upstreams.
 const UPSTREAMS: u64 = 1 << 33;
-
-/// What other threads tell a proxy's loop.
-pub enum ProxyLetter {
-    /// Do this with the proxy, between two wake-ups.
-    Do(Box<dyn FnOnce(&mut Proxy) + Send>),
-    /// The upstreams from now on, and where they are dialed.
-    Upstreams(Vec<(RingServer, SocketAddr)>),
-    /// A client has shaken hands.
-    Welcome(Guest),
-    Stop,
-}
 
 /// Where an upstream is whose name nobody knows: it cannot be dialed.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -240,7 +232,9 @@ impl ProxyLoop {
                 }
             }
             let now = self.clock.now();
-            self.end_lingering(now);
+            while let Some(conn) = self.lingering.next_over(now) {
+                self.proxy.handle(now, Event::Ended { conn, closed: false });
+            }
             if self.proxy.next_wake().is_some_and(|wake| wake <= now) {
                 self.proxy.handle(now, Event::Woken);
             }
@@ -355,6 +349,23 @@ impl ProxyLoop {
         self.proxy.handle(now, Event::Lost { conn });
         // Clients may hear of it by an action that was asked for before.
         self.tell_kernel();
+    }
+
+    /// A write on it is not answered.
+    fn abandon(&mut self, conn: ConnId) {
+        let Some(socket) = self.upstreams[conn.0 as usize].take() else { return };
+        let now = self.clock.now();
+        let kept = self.lingering.keep(&self.epoll, socket.fd, conn, now);
+        if kept.is_ok_and(|kept| kept) {
+            self.proxy.handle(now, Event::Lingers { conn });
+        }
+    }
+
+    #[cold]
+    fn serve_lingering(&mut self, token: u64) {
+        if let Some((conn, closed)) = self.lingering.serve(token, &mut self.buffer) {
+            self.proxy.handle(self.clock.now(), Event::Ended { conn, closed });
+        }
     }
 
     fn tell_kernel(&mut self) {

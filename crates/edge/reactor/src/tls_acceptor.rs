@@ -7,16 +7,15 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use mbal_worker::Event;
 
-use crate::event_loop::Letter;
-use crate::output::Output;
+use crate::guest::{Guest, Step};
+use crate::letters::{Letter, ProxyLetter};
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
-use crate::tls::{Broken, Tls};
-use crate::{Clock, Mailbox, ProxyLetter, Tally};
+use crate::{Clock, Mailbox, Tally};
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_NS_MAX: u64 = 30_000_000_000;
@@ -28,26 +27,6 @@ const READY_PER_WAIT: usize = 64;
 const MAILBOX: u64 = 1 << 32;
 const LOOK_MS: i32 = 1000;
 
-/// A connection whose handshake goes on.
-pub struct Guest {
-    pub(crate) fd: OwnedFd,
-    pub(crate) tls: Box<Tls>,
-    /// It came in by the worker's own port.
-    pub(crate) own_port: bool,
-    /// What came right behind its last word, decrypted.
-    pub(crate) plain: Vec<u8>,
-    worker: usize,
-    output: Output,
-    deadline: u64,
-}
-
-impl Guest {
-    pub(crate) fn new(fd: OwnedFd, tls: Box<Tls>, worker: usize, own_port: bool) -> Guest {
-        let output = Output::default();
-        Guest { fd, tls, own_port, plain: Vec::new(), worker, output, deadline: 0 }
-    }
-}
-
 /// What becomes of a guest.
 enum Greeted {
     Welcome(Guest),
@@ -57,14 +36,6 @@ enum Greeted {
 
 /// Tells the event loop that a guest is for.
 type Deliver = Box<dyn Fn(usize, Greeted) + Send>;
-
-/// How it goes on with a guest.
-enum Step {
-    Waits,
-    Done,
-    Gone,
-    Broke(String),
-}
 
 pub struct TlsAcceptor {
     epoll: Epoll,
@@ -192,34 +163,5 @@ impl TlsAcceptor {
         let Some(mut guest) = self.guests[place].take() else { return };
         guest.tls.gone();
         self.tally.leave(guest.worker);
-    }
-}
-
-impl Guest {
-    fn go_on(&mut self, buffer: &mut [u8]) -> Step {
-        if self.output.is_empty() {
-            let count = match sys::recv(self.fd.as_fd(), buffer) {
-                Ok(0) => return Step::Gone,
-                Ok(count) => count,
-                Err(error) if sys::is_transient(&error) => return Step::Waits,
-                Err(_) => return Step::Gone,
-            };
-            let mut cipher = Vec::new();
-            let received = self.tls.receive(&buffer[..count], &mut self.plain, &mut cipher);
-            self.output.push(&cipher);
-            if let Err(Broken(why)) = received {
-                // An alert says why, if it still gets there.
-                drop(sys::send(self.fd.as_fd(), self.output.unsent()));
-                return Step::Broke(why);
-            }
-        }
-        if !self.output.is_empty() {
-            match sys::send(self.fd.as_fd(), self.output.unsent()) {
-                Ok(sent) => self.output.sent(sent),
-                Err(error) if sys::is_transient(&error) => {}
-                Err(_) => return Step::Gone,
-            }
-        }
-        if self.output.is_empty() && !self.tls.is_handshaking() { Step::Done } else { Step::Waits }
     }
 }

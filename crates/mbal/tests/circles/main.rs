@@ -1,5 +1,5 @@
-//! Files that import each other in circles, and structs that are spread over files: both make many files one. The tables
-//! hold what there still is of it, and nobody may add to them.
+//! Files that import each other in circles, and structs that are spread over files: both make many files one. A table
+//! holds what there still is of it, and nobody may add to it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,9 +16,6 @@ const FILES_MAX: usize = 3;
 const FIELDS_MAX: usize = 20;
 const IMPLS_MAX: usize = 6;
 
-/// Crates whose greatest circle has more files than [`FILES_MAX`].
-const CIRCLES: [(&str, usize); 1] = [("edge/reactor", 13)];
-
 /// By crate: fields, and files with an `impl`. Flags and settings are lists of what may be said; all others are to be cut.
 const LARGE: [(&str, &str, usize, usize); 7] = [
     ("bench", "Args", 54, 0),
@@ -31,7 +28,7 @@ const LARGE: [(&str, &str, usize, usize); 7] = [
 ];
 
 #[test]
-fn no_circle_of_files_is_greater_than_the_table_says() {
+fn no_circle_of_files_is_great() {
     let mut found = Vec::new();
     for (name, code) in product() {
         let circle = code.greatest_circle();
@@ -40,7 +37,7 @@ fn no_circle_of_files_is_greater_than_the_table_says() {
             found.push((name, circle.len()));
         }
     }
-    assert_eq!(found, CIRCLES.map(|(name, files)| (name.to_owned(), files)));
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]

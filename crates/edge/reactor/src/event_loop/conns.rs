@@ -6,37 +6,16 @@ use std::sync::Arc;
 use mbal_model::WorkerId;
 use mbal_worker::{Actions, Carried, ConnId, Event};
 
-use super::{EventLoop, Handed, Letter};
+use super::EventLoop;
+use crate::conn::{Conn, RECEIVING};
+use crate::letters::{Handed, Letter};
 use crate::output::Output;
 use crate::socket;
-use crate::sys::{self, HUNG_UP, READABLE, WRITABLE};
+use crate::sys::{self, WRITABLE};
 use crate::tls::Tls;
 
 /// A wake-up goes on with those that stalled for so long.
 const RESUMES_NS_MAX: u64 = 2_000_000;
-
-/// What a connection is watched for. Nobody here asks who has hung up: the listener does, in [`crate::Tally::hung_up`].
-const RECEIVING: u32 = READABLE | HUNG_UP;
-
-pub(super) struct Conn {
-    pub(super) fd: OwnedFd,
-    /// `None` is plain text.
-    pub(super) tls: Option<Box<Tls>>,
-    pub(super) output: Output,
-    pub(super) stalled: bool,
-    /// It waits for other servers, and is not read.
-    pub(super) paused: bool,
-    pub(super) closing: bool,
-    /// It goes to this worker when its output has left; here it has no session any more.
-    pub(super) leaving: Option<(WorkerId, Carried)>,
-}
-
-impl Conn {
-    /// What is worth waking up for while there is no output.
-    fn interest(&self) -> u32 {
-        if self.paused { 0 } else { RECEIVING }
-    }
-}
 
 impl EventLoop {
     #[cold]

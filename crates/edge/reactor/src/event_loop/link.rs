@@ -8,10 +8,9 @@ use mbal_link::{
 use mbal_model::ServerId;
 use mbal_worker::{Event, OUTPUT_BYTES_MAX, Ticket, Ticketed, UNLIMITED};
 
-use super::REPLY_BYTES_KEPT;
 use crate::Clock;
 use crate::link_tls::LinkTls;
-use crate::output::Output;
+use crate::output::{KEPT_BYTES_MAX, Output};
 use crate::sys::{self, READABLE, WRITABLE};
 
 /// Requests or replies that a worker is told of together.
@@ -92,7 +91,7 @@ impl Link {
             self.output.push(&self.sending);
         }
         self.sending.clear();
-        self.sending.shrink_to(REPLY_BYTES_KEPT);
+        self.sending.shrink_to(KEPT_BYTES_MAX);
         Ok(())
     }
 

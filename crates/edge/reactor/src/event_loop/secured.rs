@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use mbal_worker::{Actions, ConnId, Event};
 
 use super::EventLoop;
+use crate::guest::Guest;
 use crate::sys;
 use crate::tls::{Broken, ClientCertificate};
-use crate::tls_acceptor::Guest;
 
 impl EventLoop {
     #[cold]

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use mbal_model::Instant;
 use mbal_proxy::{ClientId, Event};
 
-use super::secured::Secured;
-use super::{ProxyLoop, Socket, send};
+use super::ProxyLoop;
+use super::entrance::Secured;
+use super::socket::{Socket, send};
 use crate::sys;
 
 impl ProxyLoop {
@@ -20,7 +21,14 @@ impl ProxyLoop {
         }
     }
 
-    pub(super) fn make_place(&mut self, client: ClientId) {
+    pub(super) fn receive_datagrams(&mut self, token: u64) {
+        let (proxy, buffer) = (&mut self.proxy, &mut self.buffer);
+        if let Some(client) = self.datagrams.receive(token, self.clock, proxy, buffer) {
+            self.make_place(client);
+        }
+    }
+
+    fn make_place(&mut self, client: ClientId) {
         let places = client.0 as usize + 1;
         if self.clients.len() < places {
             self.clients.resize_with(places, || None);
@@ -73,7 +81,10 @@ impl ProxyLoop {
     #[inline]
     pub(super) fn send_to_client(&mut self, client: ClientId, has_room: bool) {
         if self.datagrams.is_its(client) {
-            return self.send_to_sender(client);
+            let unsent = self.proxy.client_output(client);
+            let count = unsent.len();
+            self.datagrams.hear(client, unsent);
+            return self.proxy.client_took(client, count);
         }
         let Some(socket) = &mut self.clients[client.0 as usize] else { return };
         if socket.blocked && !has_room {
@@ -102,7 +113,8 @@ impl ProxyLoop {
     /// All that a client was to hear has been taken from the proxy.
     pub(super) fn finish(&mut self, client: ClientId) {
         if self.datagrams.is_its(client) {
-            return self.end_of_request(client);
+            self.datagrams.end(client);
+            return self.proxy.handle(self.clock.now(), Event::Closed { client });
         }
         match &self.clients[client.0 as usize] {
             Some(socket) if socket.secured.is_some() => self.end_secured(client),

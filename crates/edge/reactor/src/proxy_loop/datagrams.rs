@@ -6,10 +6,10 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use mbal_proxy::{ClientId, Event};
+use mbal_proxy::{ClientId, Event, Proxy};
 use mbal_wire::{datagrams, parse_datagram};
 
-use super::ProxyLoop;
+use crate::Clock;
 use crate::sys::{Epoll, READABLE};
 
 /// Tokens from here up are sockets for datagrams.
@@ -56,7 +56,7 @@ impl Datagrams {
     }
 
     /// Part of a client's reply.
-    fn hear(&mut self, client: ClientId, bytes: &[u8]) {
+    pub fn hear(&mut self, client: ClientId, bytes: &[u8]) {
         let Some((serial, number)) = self.clients.get(&client.0) else { return };
         let Some(asked) = self.asked.get_mut(serial) else { return };
         let reply = &mut asked.replies[*number];
@@ -66,7 +66,7 @@ impl Datagrams {
     }
 
     /// A client's reply is whole.
-    fn end(&mut self, client: ClientId) {
+    pub fn end(&mut self, client: ClientId) {
         let Some((serial, _)) = self.clients.remove(&client.0) else { return };
         let Some(asked) = self.asked.get_mut(&serial) else { return };
         asked.waiting -= 1;
@@ -87,53 +87,42 @@ impl Datagrams {
             }
         }
     }
-}
 
-impl ProxyLoop {
-    /// Nothing that the proxy has asked for may wait to be done: clients get numbers here.
-    pub(super) fn receive_datagrams(&mut self, token: u64) {
-        let socket = (token - DATAGRAMS) as usize;
+    /// Takes what has come to a socket. Nothing that the proxy has asked for may wait to be done: clients get numbers here. The highest.
+    pub fn receive(
+        &mut self,
+        token: u64,
+        clock: Clock,
+        proxy: &mut Proxy,
+        buffer: &mut [u8],
+    ) -> Option<ClientId> {
+        let (socket, mut highest) = ((token - DATAGRAMS) as usize, None);
         for _ in 0..PER_WAKEUP {
-            let received = self.datagrams.sockets[socket].recv_from(&mut self.buffer);
+            let received = self.sockets[socket].recv_from(buffer);
             // A sender that cannot be reached, or nothing more: the next wake-up knows.
-            let Ok((count, from)) = received else { return };
-            let now = self.clock.now();
-            let Some((request_id, requests)) = parse_datagram(&self.buffer[..count]) else {
-                continue;
-            };
-            let ends = self.proxy.requests_of(requests, REQUESTS_MAX);
-            let requests = requests.to_vec();
+            let Ok((count, from)) = received else { break };
+            let now = clock.now();
+            let Some((request_id, requests)) = parse_datagram(&buffer[..count]) else { continue };
+            let ends = proxy.requests_of(requests, REQUESTS_MAX);
             let waiting = ends.len();
-            if waiting == 0 || ASKED_MAX < self.datagrams.clients.len() + waiting {
+            if waiting == 0 || ASKED_MAX < self.clients.len() + waiting {
                 continue;
             }
             let replies = vec![Vec::new(); waiting];
-            let serial = self.datagrams.next_serial;
-            self.datagrams.next_serial += 1;
-            let asked = InFlight { socket, from, request_id, replies, waiting };
-            self.datagrams.asked.insert(serial, asked);
+            let serial = self.next_serial;
+            self.next_serial += 1;
+            self.asked.insert(serial, InFlight { socket, from, request_id, replies, waiting });
             let mut start = 0;
             for (number, end) in ends.into_iter().enumerate() {
-                let client = self.proxy.open();
-                self.make_place(client);
-                self.datagrams.clients.insert(client.0, (serial, number));
+                let client = proxy.open();
+                highest = highest.max(Some(client.0));
+                self.clients.insert(client.0, (serial, number));
                 let bytes = &requests[start..end];
-                self.proxy.handle(now, Event::Received { client, bytes });
-                self.proxy.handle(now, Event::HalfClosed { client });
+                proxy.handle(now, Event::Received { client, bytes });
+                proxy.handle(now, Event::HalfClosed { client });
                 start = end;
             }
         }
-    }
-
-    pub(super) fn send_to_sender(&mut self, client: ClientId) {
-        let unsent = self.proxy.client_output(client);
-        let count = unsent.len();
-        self.datagrams.hear(client, unsent);
-        self.proxy.client_took(client, count);
-    }
-
-    pub(super) fn end_of_request(&mut self, client: ClientId) {
-        self.datagrams.end(client);
-        self.proxy.handle(self.clock.now(), Event::Closed { client });
+        highest.map(ClientId)
     }
 }

@@ -6,9 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use mbal_model::Instant;
-use mbal_proxy::{ConnId, Event};
+use mbal_proxy::ConnId;
 
-use super::ProxyLoop;
 use crate::sys::{self, Epoll, READABLE};
 
 /// Tokens from here up are such connections.
@@ -29,12 +28,12 @@ struct Lingers {
 
 impl Lingering {
     /// False if it is to be reset: not all that was sent has arrived, or there are too many.
-    fn keep(
+    pub fn keep(
         &mut self,
         epoll: &Epoll,
         fd: OwnedFd,
         conn: ConnId,
-        until: Instant,
+        now: Instant,
     ) -> io::Result<bool> {
         let place = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         if place == LINGERING_MAX || sys::unacknowledged(fd.as_fd())? > 0 {
@@ -45,43 +44,29 @@ impl Lingering {
         if place == self.0.len() {
             self.0.push(None);
         }
-        self.0[place] = Some(Lingers { fd, conn, until });
+        self.0[place] = Some(Lingers { fd, conn, until: now + LINGERS_MAX });
         Ok(true)
     }
-}
 
-impl ProxyLoop {
-    pub(super) fn abandon(&mut self, conn: ConnId) {
-        let Some(socket) = self.upstreams[conn.0 as usize].take() else { return };
-        let now = self.clock.now();
-        let kept = self.lingering.keep(&self.epoll, socket.fd, conn, now + LINGERS_MAX);
-        if kept.is_ok_and(|kept| kept) {
-            self.proxy.handle(now, Event::Lingers { conn });
-        }
-    }
-
-    /// One of them has late replies, which nobody waits for, or ends.
-    #[cold]
-    pub(super) fn serve_lingering(&mut self, token: u64) {
+    /// One of them has late replies, which nobody waits for, or ends: whether all that was sent has been executed.
+    pub fn serve(&mut self, token: u64, buffer: &mut [u8]) -> Option<(ConnId, bool)> {
         let place = (token - LINGERING) as usize;
-        let Some(Lingers { fd, conn, .. }) = &self.lingering.0[place] else { return };
-        let conn = *conn;
-        let closed = match sys::recv(fd.as_fd(), &mut self.buffer) {
+        let Lingers { fd, conn, .. } = self.0[place].as_ref()?;
+        let closed = match sys::recv(fd.as_fd(), buffer) {
             Ok(0) => true,
-            Ok(_) => return,
-            Err(error) if sys::is_transient(&error) => return,
+            Ok(_) => return None,
+            Err(error) if sys::is_transient(&error) => return None,
             Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
         };
-        self.lingering.0[place] = None;
-        self.proxy.handle(self.clock.now(), Event::Ended { conn, closed });
+        let ended = (*conn, closed);
+        self.0[place] = None;
+        Some(ended)
     }
 
+    /// One that is not waited for any longer.
     #[inline]
-    pub(super) fn end_lingering(&mut self, now: Instant) {
-        for place in 0..self.lingering.0.len() {
-            if let Some(over) = self.lingering.0[place].take_if(|one| one.until <= now) {
-                self.proxy.handle(now, Event::Ended { conn: over.conn, closed: false });
-            }
-        }
+    pub fn next_over(&mut self, now: Instant) -> Option<ConnId> {
+        let over = self.0.iter_mut().find_map(|one| one.take_if(|one| one.until <= now));
+        over.map(|over| over.conn)
     }
 }

@@ -1,49 +1,18 @@
 //! Clients that speak TLS. Hands are shaken on the [`TlsAcceptor`](crate::TlsAcceptor)'s thread.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 
 use mbal_model::Instant;
 use mbal_proxy::{ClientId, Event};
 
-use super::{ProxyLoop, send};
-use crate::output::Output;
+use super::ProxyLoop;
+use super::entrance::Secured;
+use super::socket::send;
+use crate::guest::Guest;
 use crate::sys;
-use crate::tls::{ClientCertificate, Tls, TlsDoor};
-use crate::tls_acceptor::Guest;
-use crate::{Mailbox, Tally};
 
 /// A client's replies are enciphered so many bytes at a time, when its socket has taken those before.
 const CIPHERED_BYTES: usize = 64 << 10;
-
-/// Who lets clients in that speak TLS.
-pub(super) struct Entrance {
-    pub door: Arc<TlsDoor>,
-    pub tls_acceptor: Mailbox<Guest>,
-}
-
-impl Entrance {
-    pub fn send_in(&self, fd: OwnedFd, certificate: ClientCertificate, tally: &Tally) {
-        match self.door.open(certificate) {
-            Some(tls) => self.tls_acceptor.post(Guest::new(fd, tls, 0, false)),
-            None => tally.leave(0),
-        }
-    }
-}
-
-/// A client's TLS, and what it has enciphered and the socket has not taken.
-pub(super) struct Secured {
-    tls: Box<Tls>,
-    output: Output,
-    /// It is closed when that has left.
-    ending: bool,
-}
-
-impl Secured {
-    pub fn new(tls: Box<Tls>) -> Box<Secured> {
-        Box::new(Secured { tls, output: Output::default(), ending: false })
-    }
-}
 
 impl ProxyLoop {
     pub(super) fn welcome(&mut self, guest: Guest, now: Instant) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::secured::Secured;
+use super::entrance::Secured;
 use crate::sys::{self, EDGE, Epoll, HUNG_UP, READABLE, WRITABLE};
 
 /// A socket, and what of its output waits for it.
