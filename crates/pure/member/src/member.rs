@@ -232,11 +232,11 @@ impl Member {
             },
             Stage::FencesOff { at, .. } if time.lease < *at => {}
             Stage::FencesOff { here, at } => match self.shared.fence_off(time.worker) {
-                Some(workers) if !is_planted(Fault::FencesNothingOff) => {
+                Some(workers) => {
                     *at = time.lease + FENCE_OFF_PAUSE;
                     actions.push(Action::Carry(workers));
                 }
-                _ => {
+                None => {
                     let here = *here;
                     self.before = Some((here, self.incarnation));
                     (self.terms.id, self.incarnation) = (Some(here), (self.draw)());
@@ -275,7 +275,7 @@ impl Member {
             return;
         };
         // Who needs a lease and has none goes by no map, and begins no move.
-        let owns = !life.needs_lease || outside.owns || is_planted(Fault::FollowsWithoutLease);
+        let owns = !life.needs_lease || outside.owns;
         if let Some(news) = take(&mut life.news).filter(|_| owns) {
             life.follow(&news, &terms.cluster, actions);
             life.moves = Some((news.moves, news.moves_ever));
@@ -332,7 +332,11 @@ impl Member {
             takes_changes: life.cluster.is_some(),
             flush_number: shared.store.flushed(),
             room_bytes: shared.store.room_bytes(),
-            moves: moves::reports(shared),
+            moves: if is_planted(Fault::MovesUnreported) {
+                Vec::new()
+            } else {
+                moves::reports(shared)
+            },
             hot: hot::hot_reports(shared, time.lease),
             curve,
             ending: outside.is_ending,

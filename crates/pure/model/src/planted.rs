@@ -231,10 +231,8 @@ pub enum Fault {
     DeadWhenGone,
     /// 2: a server serves though its lease is over.
     ServesWithoutLease,
-    /// 3: a server whose lease is over keeps what it has, and registers anew.
-    FencesNothingOff,
-    /// 1: a server without a lease follows maps.
-    FollowsWithoutLease,
+    /// 5: a server does not say how far its moves are.
+    MovesUnreported,
     /// 1: a server is dead though it has been heard of within its lease.
     DeadThoughHeard,
     /// 7: the autoscaler lets servers leave that have just come.
