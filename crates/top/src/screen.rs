@@ -114,8 +114,8 @@ fn rates(view: &View) -> [Line<'static>; 2] {
         count(view.requests),
         count(view.gets),
         count(view.sets),
-        us(view.p50_us),
-        us(view.p99_us)
+        us(view.p50_p99_us.map(|[p50, _]| p50)),
+        us(view.p50_p99_us.map(|[_, p99]| p99))
     );
     if view.kind == Kind::Proxy {
         let [up, down, ejected] = view.upstreams;
@@ -326,8 +326,7 @@ mod tests {
             sets: 11_456.0,
             evictions: 12.0,
             hit_ratio: Some(0.98765),
-            p50_us: Some(12.5),
-            p99_us: Some(1234.0),
+            p50_p99_us: Some([12.5, 1234.0]),
             connections: 50,
             items: 1_234_567,
             bytes: 700 << 20,
@@ -447,8 +446,7 @@ CACHELET WORKER  KEYS/S  SHARE KEY          REQUESTS   R:W     VALUE COPIES
                 sets: number,
                 evictions: number,
                 hit_ratio: Some(1.0),
-                p50_us: Some(us),
-                p99_us: Some(us),
+                p50_p99_us: Some([us; 2]),
                 connections: number as u64,
                 items: number as u64,
                 bytes: number as u64,
@@ -486,8 +484,7 @@ CACHELET WORKER  KEYS/S  SHARE KEY          REQUESTS   R:W     VALUE COPIES
             kind: Kind::Memcached,
             workers: Vec::new(),
             cachelets: Vec::new(),
-            p50_us: None,
-            p99_us: None,
+            p50_p99_us: None,
             hit_ratio: None,
             ..busy()
         };

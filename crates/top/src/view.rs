@@ -51,8 +51,8 @@ pub struct View {
     pub evictions: f64,
     /// Of the gets; none without gets.
     pub hit_ratio: Option<f64>,
-    pub p50_us: Option<f64>,
-    pub p99_us: Option<f64>,
+    /// Half of the requests, and 99 in 100, took no longer; none without requests.
+    pub p50_p99_us: Option<[f64; 2]>,
     pub connections: u64,
     pub items: u64,
     pub bytes: u64,
@@ -102,8 +102,9 @@ impl View {
             sets: more("cmd_set") / seconds,
             evictions: more("evictions") / seconds,
             hit_ratio: (hits + misses > 0.0).then(|| hits / (hits + misses)),
-            p50_us: quantile_us(&latency, 0.5),
-            p99_us: quantile_us(&latency, 0.99),
+            p50_p99_us: quantile_us(&latency, 0.5)
+                .zip(quantile_us(&latency, 0.99))
+                .map(|(p50, p99)| [p50, p99]),
             connections: now.stat("curr_connections"),
             items: now.stat("curr_items"),
             bytes: now.stat("bytes"),
@@ -182,7 +183,7 @@ mod tests {
             reading(&[("cmd_get", 140), ("get_hits", 80), ("get_misses", 60), ("cmd_set", 20)]);
         let view = View::between("x", &before, &now, 2.0);
         assert_eq!((view.requests, view.gets, view.hit_ratio), (30.0, 20.0, Some(0.75)));
-        assert_eq!(view.p50_us, None);
+        assert_eq!(view.p50_p99_us, None);
         // A server that was started anew counts from 0.
         assert_eq!(View::between("x", &now, &before, 1.0).requests, 0.0);
     }
@@ -205,7 +206,7 @@ mod tests {
         let mut now = reading(&[]);
         now.latency = BTreeMap::from([(1000, 1000), (2000, 98), (9000, 12)]);
         let view = View::between("x", &before, &now, 1.0);
-        assert_eq!((view.p50_us, view.p99_us), (Some(2.0), Some(9.0)));
+        assert_eq!(view.p50_p99_us, Some([2.0, 9.0]));
     }
 
     #[test]

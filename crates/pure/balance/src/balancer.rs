@@ -166,8 +166,32 @@ pub struct Balancer {
     hot_keys: u32,
     write_hot: bool,
     in_phase_two: bool,
-    decisions: VecDeque<Decision>,
-    last_decision: u64,
+    decisions: Decisions,
+}
+
+/// The last ones, oldest first; they are numbered.
+#[derive(Default)]
+struct Decisions {
+    all: VecDeque<Decision>,
+    last: u64,
+}
+
+impl Decisions {
+    fn push(&mut self, decision: Decision) {
+        // Once is enough to be told that nothing helps.
+        let again = self.all.back().is_some_and(|last| {
+            (last.cause, last.verdict) == (decision.cause, decision.verdict)
+                && decision.verdict == Verdict::NoPlan
+        });
+        if again {
+            self.all.pop_back();
+        }
+        if self.all.len() == DECISIONS_MAX {
+            self.all.pop_front();
+        }
+        self.last += 1;
+        self.all.push_back(Decision { number: self.last, ..decision });
+    }
 }
 
 impl Balancer {
@@ -192,8 +216,7 @@ impl Balancer {
             hot_keys: 0,
             write_hot: false,
             in_phase_two: false,
-            decisions: VecDeque::new(),
-            last_decision: 0,
+            decisions: Decisions::default(),
         }
     }
 
@@ -254,7 +277,7 @@ impl Balancer {
 
     /// The last decisions, oldest first.
     pub fn decisions(&self) -> impl DoubleEndedIterator<Item = &Decision> {
-        self.decisions.iter()
+        self.decisions.all.iter()
     }
 
     fn end_epoch(&mut self, mut reading: Reading, duties: &mut Vec<Duty>) {
@@ -273,7 +296,8 @@ impl Balancer {
         }
         let loads = reading.loads();
         let before = self.epoch - 1;
-        for decision in self.decisions.iter_mut().rev().take_while(|past| past.epoch == before) {
+        for decision in self.decisions.all.iter_mut().rev().take_while(|past| past.epoch == before)
+        {
             decision.came = Some(loads.clone());
             if decision.cause == Cause::Uneven && decision.was_in_vain() {
                 self.in_vain = (self.in_vain + 1).min(IN_VAIN_MAX);
@@ -425,20 +449,9 @@ impl Balancer {
                 |ordered: &Ordered| Duty::Order { order: ordered.order, what: ordered.what };
             duties.extend(orders.iter().map(order));
         }
-        // Once is enough to be told that nothing helps.
-        let again = self.decisions.back().is_some_and(|last| {
-            (last.cause, last.verdict) == (cause, verdict) && verdict == Verdict::NoPlan
-        });
-        if again {
-            self.decisions.pop_back();
-        }
-        self.last_decision += 1;
-        if self.decisions.len() == DECISIONS_MAX {
-            self.decisions.pop_front();
-        }
         let loads = self.reading.loads();
-        self.decisions.push_back(Decision {
-            number: self.last_decision,
+        self.decisions.push(Decision {
+            number: 0,
             epoch: self.epoch,
             cause,
             verdict,
@@ -451,7 +464,7 @@ impl Balancer {
     }
 
     fn reported(&mut self, order: u64, outcome: Outcome) {
-        let mut decisions = self.decisions.iter_mut().rev();
+        let mut decisions = self.decisions.all.iter_mut().rev();
         let ordered = decisions.find_map(|decision| {
             let at = decision.orders.binary_search_by_key(&order, |ordered| ordered.order).ok()?;
             Some(&mut decision.orders[at])
