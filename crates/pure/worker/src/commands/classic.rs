@@ -26,6 +26,7 @@ pub(crate) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory";
 impl Turn<'_> {
     /// Hits in the order of the keys, then `END`. A key that is too long turns the whole reply
     /// into an error, whatever came before it.
+    #[inline]
     pub fn get(&mut self, get: &Get<'_>, first: Option<Key<'_>>) -> Then {
         let before = self.out.len();
         match first {

@@ -12,6 +12,7 @@ use crate::commands::tell::Fetched;
 use crate::commands::turn::Turn;
 
 impl Turn<'_> {
+    #[inline]
     pub fn meta_get(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
         let flags = meta.flags;
         if flags.has(b'O') && meta.words().any(opaque_too_long) {
