@@ -9,6 +9,10 @@ use mbal_locks::{Mutex, ranks};
 use crate::sys;
 use crate::watchdog::{self, Pulse};
 
+/// Letters that nobody has read: more than a server may have connections. What comes then comes from a thread that has lost its way, or goes to one, and the
+/// process ends as by the watchdog (a panic ends it): its memory would.
+const LETTERS_MAX: usize = 1 << 20;
+
 /// Carries control between threads and wakes the one that reads it. Never a client's request.
 pub struct Mailbox<T> {
     shared: Arc<Shared<T>>,
@@ -27,6 +31,7 @@ impl<T> Mailbox<T> {
 
     pub fn post(&self, letter: T) {
         let mut letters = self.shared.letters.lock();
+        assert!(letters.len() < LETTERS_MAX, "a thread has not read {LETTERS_MAX} letters");
         letters.push(letter);
         // One ring per batch: the reader empties the box after it has heard the bell.
         if letters.len() == 1 {
@@ -58,5 +63,20 @@ impl<T> Mailbox<T> {
 impl<T> Clone for Mailbox<T> {
     fn clone(&self) -> Mailbox<T> {
         Mailbox { shared: Arc::clone(&self.shared) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_that_nobody_reads_has_a_bound() {
+        let mailbox = Mailbox::new().expect("an eventfd can be had");
+        (0..LETTERS_MAX).for_each(|_| mailbox.post(()));
+        assert_eq!(mailbox.collect().len(), LETTERS_MAX, "as many are carried");
+        (0..LETTERS_MAX).for_each(|_| mailbox.post(()));
+        let posts = std::panic::AssertUnwindSafe(|| mailbox.post(()));
+        assert!(std::panic::catch_unwind(posts).is_err());
     }
 }
