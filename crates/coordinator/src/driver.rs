@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mbal_control::api::{AutoscaleStatus, ScaleStatus};
-use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
+use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
 use mbal_election::Term;
 use mbal_model::{Cluster, Instant};
 use mbal_reactor::LeaseClock;
@@ -161,7 +161,7 @@ impl Driver {
     fn decide(&mut self, ask: Ask) -> Result<Answer, Failed> {
         let now = self.clock.now();
         let led = self.led.as_mut().expect("it leads");
-        let done = led.coordinator.handle(Micros((now - led.began).as_micros() as u64), ask);
+        let done = led.coordinator.handle(mbal_model::Instant::ZERO + (now - led.began), ask);
         if let Some(before) = done.before {
             self.save(before)?;
         }

@@ -32,7 +32,8 @@ pub fn decode(bytes: &[u8]) -> Result<State, String> {
 #[cfg(test)]
 mod tests {
     use mbal_control::api::{Incarnation, Registration};
-    use mbal_control::{Ask, Coordinator, Micros, Settings};
+    use mbal_control::{Ask, Coordinator, Settings};
+    use mbal_model::Instant;
 
     use super::*;
 
@@ -55,7 +56,7 @@ mod tests {
                 memory_bytes: 64 << 30,
                 ..Registration::default()
             };
-            let done = coordinator.handle(Micros(0), Ask::Register(registration));
+            let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
             assert!(done.answer.is_ok(), "{:?}", done.answer);
         }
         coordinator.state().clone()

@@ -2,13 +2,13 @@
 //! `cargo test --release -p mbal-coordinator --test cost -- --ignored --nocapture`.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::{self, Duration};
 
 use mbal_control::api::{
     Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registration, WorkerReport,
 };
-use mbal_control::{Answer, Ask, Coordinator, Micros, Settings};
-use mbal_model::{Cluster, ServerId};
+use mbal_control::{Answer, Ask, Coordinator, Settings};
+use mbal_model::{Cluster, Instant, ServerId};
 
 const SERVERS: u16 = 1_000;
 const WORKERS: u16 = 64;
@@ -26,7 +26,7 @@ fn heartbeat(id: u16, map_version: u64) -> Heartbeat {
 fn of_a_thousand_servers_of_64_workers() {
     let settings = Settings { servers_first: SERVERS.into(), ..Settings::default() };
     let mut coordinator = Coordinator::new(settings);
-    let mut now = Micros(0);
+    let mut now = Instant::ZERO;
     for id in 1..=SERVERS {
         let (high, low) = (id / 250, id % 250);
         let registration = Registration {
@@ -40,11 +40,11 @@ fn of_a_thousand_servers_of_64_workers() {
             moves: true,
             ..Registration::default()
         };
-        now.0 += 1;
+        now += Duration::from_micros(1);
         coordinator.handle(now, Ask::Register(registration)).answer.expect("it is taken");
     }
     let mut ask = |coordinator: &mut Coordinator, ask: Ask| {
-        now.0 += 1_000;
+        now += Duration::from_micros(1_000);
         coordinator.handle(now, ask).answer.expect("it is answered")
     };
     let version = coordinator.state().map.as_ref().expect("there is a map").version();
@@ -55,14 +55,14 @@ fn of_a_thousand_servers_of_64_workers() {
     let mut elapsed = Duration::ZERO;
     for _ in 0..ROUNDS {
         for (id, beat) in (1..).zip(beats.clone()) {
-            let begun = Instant::now();
+            let begun = time::Instant::now();
             drop(black_box(ask(&mut coordinator, Ask::Heartbeat(ServerId(id), beat))));
             elapsed += begun.elapsed();
         }
     }
     let count = ROUNDS * u32::from(SERVERS);
     println!("a heartbeat: {:.2} us", elapsed.as_secs_f64() * 1e6 / f64::from(count));
-    let begun = Instant::now();
+    let begun = time::Instant::now();
     (0..ROUNDS).for_each(|_| drop(black_box(ask(&mut coordinator, Ask::Status))));
     println!("a status: {:.2} us", begun.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS));
     let Answer::Map(map) = ask(&mut coordinator, Ask::Map) else { panic!("it is a map") };
@@ -74,7 +74,7 @@ fn of_a_thousand_servers_of_64_workers() {
             let (number, progress) = (sealed, Progress::Sealed);
             beat.moves = vec![MoveReport { number, progress, ..MoveReport::default() }];
         }
-        let begun = Instant::now();
+        let begun = time::Instant::now();
         let Answer::News(news) = ask(coordinator, Ask::Heartbeat(ServerId(id), beat)) else {
             panic!("there is news")
         };
@@ -90,7 +90,7 @@ fn of_a_thousand_servers_of_64_workers() {
     for (number, (prefix, owner)) in (1..).zip(map.map.cachelets()).take(2) {
         let server = 1 + owner.server.0 % SERVERS;
         let call = MoveCall { prefix: prefix.to_string(), server, worker: None };
-        let asked = coordinator.handle(Micros(1 << 40), Ask::Move(call));
+        let asked = coordinator.handle(Instant::from_micros(1 << 40), Ask::Move(call));
         asked.answer.expect("it begins");
         let followed = version + u64::from(number) - 1;
         let told = [(owner.server.0, number), (500, 0), (501, 0)]

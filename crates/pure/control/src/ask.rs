@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mbal_election::KeySeen;
-use mbal_model::{ClusterPlan, Outlook, ServerId};
+use mbal_model::{ClusterPlan, Instant, Outlook, ServerId};
 
 use crate::api::{self, BalanceMode, HotKeys, Incarnation, News, Registered, Status};
 use crate::autoscaling::Look;
@@ -14,7 +14,6 @@ use crate::inventory::Inventory;
 use crate::leases::Owners;
 use crate::refusal::Refusal;
 use crate::state::State;
-use crate::time::Micros;
 
 /// Everything that can be asked of a coordinator.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +64,7 @@ pub enum Ask {
     /// What was chosen, by the inventory of that number.
     Resized(u32, api::ScalePlan),
     /// What a look has shown, which was asked for at that moment.
-    KeysSeen(Micros, BTreeMap<ServerId, (Incarnation, KeySeen)>),
+    KeysSeen(Instant, BTreeMap<ServerId, (Incarnation, KeySeen)>),
 }
 
 #[derive(Clone, Debug, PartialEq)]

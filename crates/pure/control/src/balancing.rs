@@ -10,14 +10,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{ClusterPlan, Move, PlannedMove, Prefix, ServerId, Why, moves_max};
+use mbal_model::{ClusterPlan, Instant, Move, PlannedMove, Prefix, ServerId, Why, moves_max};
 
 use crate::api::{BalanceMode, BalanceStatus, MoveCall};
 use crate::draining::Drains;
 use crate::ledger::Ledger;
 use crate::moves;
 use crate::scaling::Resizing;
-use crate::time::Micros;
 
 /// What came of plans since this process began.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,7 +43,7 @@ struct Refusing {
     /// In a row.
     times: u32,
     /// Until then it is not given its share.
-    until: Micros,
+    until: Instant,
 }
 
 /// A server that has refused a move is left alone for so long; each time in a row doubles that.
@@ -67,7 +66,7 @@ impl Balanced {
         }
         let before = self.refusing.get(&server).map_or(0, |refusing| refusing.times);
         let pause = ledger.epoch * (REFUSED_EPOCHS << before.min(REFUSED_DOUBLED_MAX));
-        let until = Micros(ledger.now.0 + pause.as_micros() as u64);
+        let until = ledger.now + pause;
         self.refusing.insert(server, Refusing { times: before + 1, until });
     }
 
@@ -76,8 +75,8 @@ impl Balanced {
         self.refusing.remove(&server);
     }
 
-    pub(crate) fn refuses(&self, now: Micros, server: ServerId) -> bool {
-        self.refusing.get(&server).is_some_and(|refusing| now.0 < refusing.until.0)
+    pub(crate) fn refuses(&self, now: Instant, server: ServerId) -> bool {
+        self.refusing.get(&server).is_some_and(|refusing| now < refusing.until)
     }
 
     /// Begins what may be begun: everything if balance is on, else only what empties servers.

@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use mbal_model::Instant;
+
 use crate::ask::{Answer, Ask, Done};
 use crate::autoscaling::{self, Autoscaled};
 use crate::balancing::{self, Balanced};
@@ -24,7 +26,6 @@ use crate::refusal::Refusal;
 use crate::scaling::Resizing;
 use crate::settings::Settings;
 use crate::state::State;
-use crate::time::Micros;
 
 mod membership;
 mod status;
@@ -95,7 +96,7 @@ impl Coordinator {
     }
 
     /// One transaction. A refusal changes nothing but what is known of heartbeats.
-    pub fn handle(&mut self, now: Micros, ask: Ask) -> Done {
+    pub fn handle(&mut self, now: Instant, ask: Ask) -> Done {
         let before = self.ledger.begin(now);
         let answer = ask.check().and_then(|()| self.answer(ask));
         let (said, is_pressing) = self.ledger.end();

@@ -1,19 +1,19 @@
 //! What is known of a cluster's hit ratio by size, from what its servers say of theirs.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use mbal_elastic::{Forecast, Measured, hit_ratio_min};
-use mbal_model::{ClusterPlan, ServerId};
+use mbal_model::{ClusterPlan, Instant, ServerId};
 use mbal_sketch::Curve;
 
 use crate::api::{CurveReport, ForecastTold, Incarnation, SizeForecast};
 use crate::ledger::Ledger;
-use crate::time::Micros;
 
 /// Of rates and measured hit ratios.
-const LOOKS_BACK: Micros = Micros(60_000_000);
+const LOOKS_BACK: Duration = Duration::from_secs(60);
 /// The hit ratio that forecasts go through is measured while the cluster has been as it is for so long, and over that time.
-const STEADY: Micros = Micros(600_000_000);
+const STEADY: Duration = Duration::from_secs(600);
 /// Sizes that a question may ask for.
 const SERVERS_MOST: usize = 10_000;
 
@@ -23,7 +23,7 @@ pub(crate) struct Forecasts {
     /// The last time that it was.
     measured: Option<Measured>,
     /// Since when these servers have been those that serve.
-    steady: (Micros, Vec<ServerId>),
+    steady: (Instant, Vec<ServerId>),
 }
 
 #[derive(Debug)]
@@ -31,20 +31,20 @@ struct CurveHistory {
     incarnation: Incarnation,
     report: CurveReport,
     /// When how many reads and hits were said, the last for so long as is looked back.
-    counts: VecDeque<(Micros, u64, u64)>,
+    counts: VecDeque<(Instant, u64, u64)>,
 }
 
 impl CurveHistory {
     /// Reads and hits a second, of so long ago until the last word.
-    fn rates(&self, now: Micros, back: Micros) -> (f64, f64) {
+    fn rates(&self, now: Instant, back: Duration) -> (f64, f64) {
         let Some(&last) = self.counts.back() else { return (0.0, 0.0) };
-        if now.0 - last.0.0 > back.0 {
+        if now - last.0 > back {
             return (0.0, 0.0);
         }
-        let since = last.0.0.saturating_sub(back.0);
-        let first = self.counts.iter().find(|count| count.0.0 >= since);
+        let since = last.0 - back;
+        let first = self.counts.iter().find(|count| count.0 >= since);
         let &first = first.expect("the last one is not older");
-        let seconds = (last.0.0 - first.0.0) as f64 / 1e6;
+        let seconds = (last.0 - first.0).as_secs_f64();
         if seconds == 0.0 {
             return (0.0, 0.0);
         }
@@ -91,14 +91,14 @@ impl Forecasts {
             told.counts.clear();
         }
         told.counts.push_back((now, report.reads, report.hits));
-        let oldest = now.0.saturating_sub(STEADY.0);
-        while told.counts.len() > 1 && told.counts[0].0.0 < oldest {
+        let oldest = now - STEADY;
+        while told.counts.len() > 1 && told.counts[0].0 < oldest {
             told.counts.pop_front();
         }
         (told.incarnation, told.report) = (incarnation, report);
     }
 
-    fn look_whether_steady(&mut self, now: Micros, serving: &[ServerId]) {
+    fn look_whether_steady(&mut self, now: Instant, serving: &[ServerId]) {
         if self.steady.1 != serving {
             self.steady = (now, serving.to_vec());
         }
@@ -140,7 +140,7 @@ impl Forecasts {
         };
         let all_bytes: u64 = serving.iter().map(memory).sum();
         // A cache that has just got or lost a server is not yet what it will be.
-        if now.0 - self.steady.0.0 >= STEADY.0 && steadily.0 > 0.0 {
+        if now - self.steady.0 >= STEADY && steadily.0 > 0.0 {
             let hit_ratio = part(steadily);
             self.measured = Some(Measured { bytes: all_bytes, hit_ratio });
         }

@@ -1,16 +1,16 @@
 //! What servers have, by the ages of their items: asked for before some of them retire.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use mbal_model::ServerId;
+use mbal_model::{Instant, ServerId};
 
 use crate::api::{AgesAsked, AgesReport, Incarnation, Scaling};
 use crate::ledger::Ledger;
 use crate::state::State;
-use crate::time::Micros;
 
 /// Who has not told ages by then is not waited for: a server of an older version, or one that is silent.
-const ANSWERED_WITHIN: u64 = 10_000_000;
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What who chooses reads.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,12 +28,12 @@ pub struct Inventory {
 pub(crate) struct Asking {
     pub number: u32,
     pub dry_run: bool,
-    since: Micros,
+    since: Instant,
     answers: BTreeMap<ServerId, (Incarnation, AgesReport)>,
 }
 
 impl Asking {
-    pub fn new(now: Micros, number: u32, dry_run: bool) -> Asking {
+    pub fn new(now: Instant, number: u32, dry_run: bool) -> Asking {
         Asking { number, dry_run, since: now, answers: BTreeMap::new() }
     }
 
@@ -48,7 +48,7 @@ impl Asking {
         if let Some(told) = told.filter(|told| told.number == self.number) {
             self.answers.insert(server, (incarnation, told));
         }
-        let ago_ms = (ledger.now.0 - self.since.0) / 1_000;
+        let ago_ms = (ledger.now - self.since).as_millis() as u64;
         let has_told = self.has_told(ledger.state(), server);
         (!has_told).then_some(AgesAsked { number: self.number, ago_ms })
     }
@@ -71,7 +71,7 @@ impl Asking {
         scaling: &Scaling,
     ) -> Option<Inventory> {
         let awaited = self.awaited(ledger.state(), serving);
-        if !awaited.is_empty() && ledger.now.0 < self.since.0 + ANSWERED_WITHIN {
+        if !awaited.is_empty() && ledger.now < self.since + ANSWERED_WITHIN {
             return None;
         }
         let moves = |id: &&ServerId| ledger.state().members[*id].moves && !awaited.contains(id);

@@ -16,13 +16,12 @@ use crate::ledger::Ledger;
 use crate::refusal::Refusal;
 use crate::settings::Leases;
 use crate::state::State;
-use crate::time::Micros;
 
 /// Servers that own by leases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owners {
     /// When this was asked: a look is not older.
-    pub at: Micros,
+    pub at: Instant,
     /// By their processes; `true`: not heard of lately, so it is asked when its lease was renewed.
     pub servers: BTreeMap<ServerId, (Incarnation, bool)>,
 }
@@ -34,10 +33,6 @@ pub(crate) struct Watched {
     watches: BTreeMap<ServerId, (Incarnation, Watch)>,
     /// Of whom was said that they do not know this coordinator.
     strangers: BTreeSet<ServerId>,
-}
-
-fn moment(micros: Micros) -> Instant {
-    Instant::from_micros(micros.0)
 }
 
 impl Watched {
@@ -98,7 +93,7 @@ impl Watched {
     /// It has registered, or a heartbeat of it was accepted.
     pub fn heard(&mut self, ledger: &Ledger, server: ServerId) {
         if let Some(watch) = self.watch(ledger, server) {
-            watch.heard(moment(ledger.now));
+            watch.heard(ledger.now);
         }
     }
 
@@ -108,7 +103,7 @@ impl Watched {
         if !member.is_alive() || member.lease_ms == 0 {
             return None;
         }
-        let (of, now) = (member.incarnation, moment(ledger.now));
+        let (of, now) = (member.incarnation, ledger.now);
         let watched = self.watches.entry(server).or_insert((of, Watch::new(now)));
         if watched.0 != of {
             *watched = (of, Watch::new(now));
@@ -131,7 +126,7 @@ impl Watched {
     pub fn is_over(
         &mut self,
         ledger: &mut Ledger,
-        begun: Micros,
+        begun: Instant,
         server: ServerId,
         (incarnation, key): (Incarnation, KeySeen),
     ) -> bool {
@@ -141,8 +136,7 @@ impl Watched {
         };
         let lease = Duration::from_millis(member.lease_ms);
         let watch = self.watch(ledger, server);
-        let is_over =
-            watch.is_some_and(|watch| watch.looked(moment(begun), moment(ledger.now), key, lease));
+        let is_over = watch.is_some_and(|watch| watch.looked(begun, ledger.now, key, lease));
         is_over && self.is_known_to(ledger, server)
     }
 
@@ -168,12 +162,12 @@ impl Watched {
         let mut watches = self.watches.iter();
         watches.any(|(server, (incarnation, _))| {
             let Some(member) = ledger.state().members.get(server) else { return false };
-            let heard = ledger.heard(*server).map_or(0, |heard| heard.at.0);
+            let heard = ledger.heard(*server).map_or(Instant::ZERO, |heard| heard.at);
             let lease = Duration::from_millis(member.lease_ms);
-            let long = (3 * over_after(lease)).as_micros() as u64;
+            let long = 3 * over_after(lease);
             member.incarnation == *incarnation
                 && ledger.is_missed(*server)
-                && ledger.now.0 < heard + long
+                && ledger.now < heard + long
         })
     }
 }

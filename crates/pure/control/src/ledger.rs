@@ -5,30 +5,29 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_model::{Cluster, ClusterMap, Owner, Prefix, ServerId};
+use mbal_model::{Cluster, ClusterMap, Instant, Owner, Prefix, ServerId};
 
 use crate::api::{Heartbeat, MoveReport};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::state::State;
-use crate::time::Micros;
 
 /// A server that has missed so many heartbeats is called silent.
-const MISSED_MAX: u64 = 3;
+const MISSED_MAX: u32 = 3;
 /// A coordinator that has just begun waits so long for servers that it has not heard of: they may be asking others, which do not answer.
 const AWAITED: Duration = Duration::from_secs(10);
 
 /// Of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    pub at: Micros,
+    pub at: Instant,
     /// Without what is kept elsewhere: ages, and its hit ratio by size.
     pub last: Heartbeat,
 }
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    pub now: Micros,
+    pub now: Instant,
     /// The time between two heartbeats.
     pub epoch: Duration,
     servers_first: usize,
@@ -42,12 +41,12 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub fn new(settings: &Settings, state: State) -> Ledger {
         let &Settings { epoch, servers_first, .. } = settings;
-        let (now, state, heard) = (Micros(0), Arc::new(state), BTreeMap::new());
+        let (now, state, heard) = (Instant::ZERO, Arc::new(state), BTreeMap::new());
         Ledger { now, epoch, servers_first, state, heard, said: Vec::new(), is_pressing: false }
     }
 
     /// A transaction; the state as it is before.
-    pub fn begin(&mut self, now: Micros) -> Arc<State> {
+    pub fn begin(&mut self, now: Instant) -> Arc<State> {
         (self.now, self.is_pressing) = (now, false);
         self.said.clear();
         Arc::clone(&self.state)
@@ -141,22 +140,20 @@ impl Ledger {
 
     /// Its last heartbeat is not long ago.
     pub fn is_heard(&self, server: ServerId) -> bool {
-        let patience = self.epoch.as_micros() as u64 * MISSED_MAX;
+        let patience = self.epoch * MISSED_MAX;
         let heard = self.heard(server);
-        heard.is_some_and(|heard| self.now.0.saturating_sub(heard.at.0) / 1000 <= patience / 1000)
+        heard.is_some_and(|heard| (self.now - heard.at).as_millis() <= patience.as_millis())
     }
 
     /// Whether this process has begun so lately that a server's silence says nothing: nobody is taken for dead, or passed over, for that alone.
     pub fn awaits(&self) -> bool {
-        let until = AWAITED.max(self.epoch * MISSED_MAX as u32);
-        self.now.0 < until.as_micros() as u64
+        self.now < Instant::ZERO + AWAITED.max(self.epoch * MISSED_MAX)
     }
 
     /// A heartbeat is late.
     pub fn is_missed(&self, server: ServerId) -> bool {
-        let epoch = self.epoch.as_micros() as u64;
-        let heard = self.heard(server).map_or(0, |heard| heard.at.0);
-        heard + epoch + epoch / 2 < self.now.0
+        let heard = self.heard(server).map_or(Instant::ZERO, |heard| heard.at);
+        heard + self.epoch + self.epoch / 2 < self.now
     }
 
     /// Its process has been told to end.

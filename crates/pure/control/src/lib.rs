@@ -5,7 +5,8 @@
 //! ([`Coordinator::restore`]). Knows no socket, file or clock. `docs/design/cluster.md` says what is asked and answered.
 //!
 //! ```
-//! use mbal_control::{Ask, Coordinator, Micros, Settings};
+//! use mbal_control::{Ask, Coordinator, Settings};
+//! use mbal_model::Instant;
 //!
 //! let mut coordinator = Coordinator::new(Settings { cluster: "shop".into(), servers_first: 1, ..Settings::default() });
 //! let registration = mbal_control::api::Registration {
@@ -16,7 +17,7 @@
 //!     workers: vec!["127.0.0.1:11300".into()],
 //!     ..Default::default()
 //! };
-//! let done = coordinator.handle(Micros(0), Ask::Register(registration));
+//! let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
 //! assert!(done.before.is_some() && done.answer.is_ok());
 //! assert_eq!(coordinator.state().map.as_ref().map(|map| map.version()), Some(1));
 //! ```
@@ -53,7 +54,6 @@ mod changes;
 mod refusal;
 mod saved;
 mod state;
-mod time;
 pub mod web;
 
 pub use ask::{Answer, Ask, Done};
@@ -70,4 +70,3 @@ pub use refusal::Refusal;
 pub use saved::Unreadable;
 pub use settings::{Leases, Settings};
 pub use state::{Member, Move, State};
-pub use time::Micros;

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use mbal_model::ServerId;
+use mbal_model::{Instant, ServerId};
 
 use crate::api::{
     AgesAsked, AgesReport, MoveDecision, MoveReport, ScaleCall, ScalePlan, ScaleState, ScaleStatus,
@@ -22,7 +22,6 @@ use crate::refusal::Refusal;
 use crate::retiring::{can_retire, is_over, nodes_of, part_done, retire, want_back};
 use crate::selection::{kept, selected};
 use crate::state::State;
-use crate::time::Micros;
 
 /// What the coordinator knows of scaling beside its state; lost with the process.
 #[derive(Debug, Default)]
@@ -31,7 +30,7 @@ pub(crate) struct Resizing {
     /// The last dry run, and what came of it.
     dry: Option<Scaling>,
     /// Since when it moves, as far as this process knows, and how far it was then.
-    begun: Option<(Micros, f64)>,
+    begun: Option<(Instant, f64)>,
     bytes: u64,
     /// Servers that were told what is to stay there.
     told: BTreeSet<ServerId>,
@@ -264,10 +263,10 @@ impl Resizing {
     }
 
     /// By how fast it has been so far.
-    fn seconds_left(&self, now: Micros, part_done: f64) -> Option<u64> {
+    fn seconds_left(&self, now: Instant, part_done: f64) -> Option<u64> {
         let (since, before) = self.begun?;
         let done = part_done - before;
-        let seconds = (now.0 - since.0) as f64 / 1e6;
+        let seconds = (now - since).as_secs_f64();
         (done > 0.0).then(|| (seconds / done * (1.0 - part_done)).ceil() as u64)
     }
 }

@@ -9,8 +9,8 @@ use mbal_control::api::{
     BalanceMode, Heartbeat, Incarnation, MoveDecision, MoveReport, Progress, Registration, Status,
     WorkerReport, cachelets_listed,
 };
-use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
-use mbal_model::{Owner, Prefix, ServerId, Standing, moves_max};
+use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
+use mbal_model::{Instant, Owner, Prefix, ServerId, Standing, moves_max};
 use mbal_random::Random;
 
 const EPOCH_US: u64 = 1_000_000;
@@ -74,7 +74,7 @@ impl World {
     }
 
     fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
-        let now = Micros(self.epoch * EPOCH_US);
+        let now = Instant::from_micros(self.epoch * EPOCH_US);
         let done = self.coordinator.handle(now, ask);
         self.said.extend(done.said);
         let state = self.coordinator.state();

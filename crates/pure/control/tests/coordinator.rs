@@ -4,8 +4,10 @@ use mbal_control::api::{
     Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News, Progress, Registered,
     Registration, SplitCall, Status,
 };
-use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
-use mbal_model::{Cluster, ClusterPlan, Move, Owner, PlannedMove, Prefix, ServerId, Why, WorkerId};
+use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
+use mbal_model::{
+    Cluster, ClusterPlan, Instant, Move, Owner, PlannedMove, Prefix, ServerId, Why, WorkerId,
+};
 
 fn settings(servers_first: usize) -> Settings {
     Settings { cluster: "shop".into(), servers_first, ..Settings::default() }
@@ -13,12 +15,12 @@ fn settings(servers_first: usize) -> Settings {
 
 struct Rig {
     coordinator: Coordinator,
-    now: Micros,
+    now: Instant,
 }
 
 impl Rig {
     fn new(servers_first: usize) -> Rig {
-        Rig { coordinator: Coordinator::new(settings(servers_first)), now: Micros(0) }
+        Rig { coordinator: Coordinator::new(settings(servers_first)), now: Instant::ZERO }
     }
 
     /// Three servers with two workers each, and their map.
@@ -492,7 +494,7 @@ fn a_coordinator_that_has_just_begun_waits_for_servers_before_it_calls_them_sile
     let state = rig.coordinator.state().clone();
     rig.coordinator = Coordinator::resume(settings(3), state).expect("it fits");
     let states = |rig: &mut Rig, ms: u64| {
-        rig.now = Micros(ms * 1000);
+        rig.now = Instant::from_micros(ms * 1000);
         match rig.ask(Ask::Status).expect("it is answered") {
             Answer::Status(status) => {
                 assert!(status.servers.iter().all(|server| server.load.is_sign_positive()));
@@ -502,7 +504,7 @@ fn a_coordinator_that_has_just_begun_waits_for_servers_before_it_calls_them_sile
         }
     };
     assert_eq!(states(&mut rig, 0), ["awaited"; 3]);
-    rig.now = Micros(2_000_000);
+    rig.now = Instant::from_micros(2_000_000);
     rig.beat(2, 2, Vec::new()).expect("it is known");
     assert_eq!(states(&mut rig, 4_000), ["awaited", "serving", "awaited"]);
     assert_eq!(
@@ -518,7 +520,7 @@ fn a_state_that_is_older_than_what_servers_follow_is_said_once() {
     let mut rig = Rig::three();
     let mut said = |map_version| {
         let beat = Heartbeat { incarnation: Incarnation(2), map_version, ..Heartbeat::default() };
-        rig.coordinator.handle(Micros(1), Ask::Heartbeat(ServerId(2), beat)).said
+        rig.coordinator.handle(Instant::from_micros(1), Ask::Heartbeat(ServerId(2), beat)).said
     };
     assert_eq!(said(1), [""; 0]);
     let expected =

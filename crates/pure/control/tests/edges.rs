@@ -1,13 +1,15 @@
 //! What callers say that cannot be meant, and what servers say of their links.
 
+use std::time::Duration;
+
 use mbal_control::api::{Heartbeat, LinkReport, LostCall, Registration, Status};
-use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings};
-use mbal_model::ServerId;
+use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings};
+use mbal_model::{Instant, ServerId};
 use serde_json::{Value, json};
 
 struct Rig {
     coordinator: Coordinator,
-    now: Micros,
+    now: Instant,
     events: Vec<String>,
 }
 
@@ -15,7 +17,7 @@ impl Rig {
     /// With servers 1 to `servers`, which have just been heard.
     fn with(servers: u16) -> Rig {
         let settings = Settings { servers_first: servers.into(), ..Settings::default() };
-        let now = Micros(60_000_000);
+        let now = Instant::from_micros(60_000_000);
         let mut rig = Rig { coordinator: Coordinator::new(settings), now, events: Vec::new() };
         for id in 1..=servers {
             rig.ask(Ask::Register(registration(id))).expect("it may come");
@@ -58,7 +60,7 @@ impl Rig {
     }
 
     fn pass(&mut self, ms: u64) {
-        self.now.0 += ms * 1000;
+        self.now += Duration::from_micros(ms * 1000);
     }
 }
 
@@ -176,7 +178,7 @@ fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
     // One that has just begun does not know who lives.
     let state = Rig::with(2).coordinator.state().clone();
     let resumed = Coordinator::resume(Settings::default(), state).expect("it is its own");
-    let mut rig = Rig { coordinator: resumed, now: Micros(1), events: Vec::new() };
+    let mut rig = Rig { coordinator: resumed, now: Instant::from_micros(1), events: Vec::new() };
     let Err(Refusal::Conflict(why)) = rig.ask(said(false)) else { panic!("it may live") };
     assert!(why.starts_with("server 2 may live"), "{why}");
     rig.pass(20_000);

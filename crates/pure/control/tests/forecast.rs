@@ -1,11 +1,13 @@
 //! Curves of servers become the cluster's forecast; the autoscaler is set up, and tells what it saw.
 
+use std::time::Duration;
+
 use mbal_control::api::{
     AutoscaleConfig, AutoscaleLook, AutoscalePolicy, CurveReport, ForecastTold, Heartbeat,
     Incarnation, OutcomeTold, Registration,
 };
-use mbal_control::{Answer, Ask, Coordinator, Look, Micros, Refusal, Settings, State};
-use mbal_model::ServerId;
+use mbal_control::{Answer, Ask, Coordinator, Look, Refusal, Settings, State};
+use mbal_model::{Instant, ServerId};
 use mbal_sketch::{Random, StackDistances, mix};
 
 const SECOND: u64 = 1_000_000;
@@ -13,7 +15,7 @@ const SERVER_BYTES: u64 = 1 << 20;
 
 struct Rig {
     coordinator: Coordinator,
-    now: Micros,
+    now: Instant,
     said: Vec<String>,
 }
 
@@ -21,7 +23,7 @@ impl Rig {
     fn new(servers: u16) -> Rig {
         let settings = Settings { servers_first: servers.into(), ..Settings::default() };
         let coordinator = Coordinator::new(settings);
-        let mut rig = Rig { coordinator, now: Micros(SECOND), said: Vec::new() };
+        let mut rig = Rig { coordinator, now: Instant::from_micros(SECOND), said: Vec::new() };
         for id in 1..=servers {
             let registration = Registration {
                 id: Some(id),
@@ -88,7 +90,7 @@ fn curves_of_servers_are_told_as_hit_ratios_of_every_size() {
             // 2,048 items each: half of them fit.
             rig.beat(id, Some(curve(2_097, 60_000 * minutes, 30_000 * minutes)));
         }
-        rig.now.0 += 60 * SECOND;
+        rig.now += Duration::from_micros(60 * SECOND);
     }
     let told = rig.forecast(4, Some(500.0));
     assert_eq!((told.servers, told.servers_told, told.server_bytes), (2, 2, SERVER_BYTES));
@@ -112,7 +114,7 @@ fn forecasts_go_through_what_was_measured_while_nothing_changed() {
         if minutes == 8 {
             assert!((ratio_of_half(&mut rig) - 0.25).abs() < 0.02, "not long enough");
         }
-        rig.now.0 += 60 * SECOND;
+        rig.now += Duration::from_micros(60 * SECOND);
     }
     let told = rig.forecast(2, None);
     assert_eq!(told.hit_ratio_measured, Some(0.75));
@@ -122,7 +124,7 @@ fn forecasts_go_through_what_was_measured_while_nothing_changed() {
     rig.ask(Ask::Drain(ServerId(2), true));
     for minutes in 12..20 {
         rig.beat(1, Some(curve(2_097, 60_000 * minutes, 45_000 * 11)));
-        rig.now.0 += 60 * SECOND;
+        rig.now += Duration::from_micros(60 * SECOND);
     }
     assert_eq!(rig.forecast(2, None).hit_ratio_measured, Some(0.75));
 }
@@ -141,7 +143,7 @@ fn reports_that_are_none_do_no_harm() {
     ];
     for (report, is_taken) in worst {
         assert_eq!(rig.beats(1, Some(report)), is_taken);
-        rig.now.0 += SECOND;
+        rig.now += Duration::from_micros(SECOND);
         let told = rig.forecast(3, Some(1.0));
         let ratios = told.sizes.iter().map(|size| size.hit_ratio);
         assert!(ratios.clone().all(|ratio| (0.0..=1.0).contains(&ratio)), "{told:?}");

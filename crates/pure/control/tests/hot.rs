@@ -6,14 +6,14 @@ use mbal_control::api::{
     HOT_KEYS_LISTED, Heartbeat, HotMode, HotReport, HotState, HotStatus, HotTold, Incarnation,
     Registration, WorkerReport,
 };
-use mbal_control::{Answer, Ask, Coordinator, Micros, Rates, Settings};
-use mbal_model::{Key, ServerId};
+use mbal_control::{Answer, Ask, Coordinator, Rates, Settings};
+use mbal_model::{Instant, Key, ServerId};
 
 const SECOND: u64 = 1_000_000;
 
 struct Rig {
     coordinator: Coordinator,
-    now: Micros,
+    now: Instant,
     said: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ impl Rig {
     /// Three servers that have registered, with what was said so far forgotten.
     fn new(hot_keys: HotMode) -> Rig {
         let settings = Settings { servers_first: 3, hot_keys, ..Settings::default() };
-        let (now, said) = (Micros(SECOND), Vec::new());
+        let (now, said) = (Instant::from_micros(SECOND), Vec::new());
         let mut rig = Rig { coordinator: Coordinator::new(settings), now, said };
         for id in 1..=3 {
             rig.register(id);
@@ -132,7 +132,7 @@ fn mode_and_lease_are_told_at_once_and_t_when_all_servers_have_reported() {
 #[test]
 fn who_is_silent_is_not_waited_for_for_ever_and_does_not_count() {
     let mut rig = Rig::new(HotMode::Async);
-    rig.now = Micros(10 * SECOND);
+    rig.now = Instant::from_micros(10 * SECOND);
     rig.beat(1, 100.0, vec![key("a", 60.0, 0.0)]);
     rig.beat(2, 20.0, vec![]);
     let rates = Rates { servers: 2, requests: 120.0, hottest: vec![60.0], target: 1.25 };
@@ -251,9 +251,9 @@ fn keys_are_told_hottest_first_of_those_that_are_heard_of() {
     assert_eq!(rig.keys(), [(2, "b".into()), (1, "a".into()), (1, "c".into())]);
     let status = rig.status();
     assert_eq!((status.copied, status.copies, status.requests), (2, 3, 600.0));
-    rig.now = Micros(3 * SECOND);
+    rig.now = Instant::from_micros(3 * SECOND);
     rig.beat(2, 300.0, vec![copied("b", 200.0, &[1])]);
-    rig.now = Micros(5 * SECOND);
+    rig.now = Instant::from_micros(5 * SECOND);
     assert_eq!(rig.keys(), [(2, "b".into())], "server 1 is silent");
     rig.ask(Ask::Lost(ServerId(2)));
     assert_eq!(rig.keys(), []);

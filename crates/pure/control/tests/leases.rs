@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_control::api::{Heartbeat, Registered, Registration};
-use mbal_control::{Answer, Ask, Coordinator, Leases, Micros, Refusal, Settings, State};
+use mbal_control::{Answer, Ask, Coordinator, Leases, Refusal, Settings, State};
 use mbal_election::{KeySeen, Terms};
-use mbal_model::ServerId;
+use mbal_model::{Instant, ServerId};
 
 const HERE: &str = "http://10.0.0.9:11210";
 
 struct Rig {
     coordinator: Coordinator,
-    now: Micros,
+    now: Instant,
 }
 
 fn settings(grace: Option<Duration>) -> Settings {
@@ -41,7 +41,7 @@ impl Rig {
     /// Servers 1 to 3, whose incarnations are 1 to 3.
     fn new() -> Rig {
         let coordinator = Coordinator::new(settings(None));
-        let mut rig = Rig { coordinator, now: Micros(0) };
+        let mut rig = Rig { coordinator, now: Instant::ZERO };
         for host in 1..=3 {
             rig.register(registration(host, host.into())).expect("nobody is in the way");
         }
@@ -74,9 +74,9 @@ impl Rig {
 
     /// Ten seconds pass, in which all but server 2 are heard of, and a look each quarter shows its key so.
     fn pass(&mut self, of_two: impl Fn(u64) -> KeySeen) -> Option<u64> {
-        let begun = self.now.0;
+        let begun = self.now.as_micros();
         for quarter in 1..40 {
-            self.now = Micros(begun + quarter * 250_000);
+            self.now = Instant::from_micros(begun + quarter * 250_000);
             self.beat(1);
             self.beat(3);
             let Ok(Answer::Owners(owners)) = self.ask(Ask::Owners) else { panic!("it answers") };
@@ -179,9 +179,9 @@ fn one_that_says_that_it_has_ended_may_begin_anew_at_once() {
 fn servers_are_asked_to_come_sooner_while_one_may_be_about_to_be_dead() {
     let mut rig = Rig::new();
     assert!(!rig.beat(1));
-    rig.now = Micros(2_000_000);
+    rig.now = Instant::from_micros(2_000_000);
     assert!(rig.beat(1), "2 and 3 have not been heard of");
-    rig.now = Micros(60_000_000);
+    rig.now = Instant::from_micros(60_000_000);
     assert!(!rig.beat(1), "they renew, whatever keeps them from coordinators");
 }
 
@@ -190,7 +190,7 @@ fn a_new_leader_waits_as_long() {
     let rig = Rig::new();
     let state = rig.coordinator.state().clone();
     let coordinator = Coordinator::resume(settings(None), state).expect("it is its state");
-    let mut rig = Rig { coordinator, now: Micros(0) };
+    let mut rig = Rig { coordinator, now: Instant::ZERO };
     let absent = rig.pass(|_| KeySeen::Present { unrenewed: Duration::from_secs(5) });
     assert_eq!(absent, Some(3_750), "from its first look");
 }

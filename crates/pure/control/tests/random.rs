@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mbal_control::api::{
     Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, Progress, Registration,
 };
-use mbal_control::{Answer, Ask, Coordinator, Member, Micros, Settings, State};
-use mbal_model::{Cluster, ServerId};
+use mbal_control::{Answer, Ask, Coordinator, Member, Settings, State};
+use mbal_model::{Cluster, Instant, ServerId};
 use mbal_random::Random;
 
 const SERVERS: u64 = 5;
@@ -185,7 +185,7 @@ fn maps_and_moves_are_right_after_every_step() {
             world.now += 1 + world.below(1000);
             let ask = world.ask();
             let before = world.coordinator.state().clone();
-            let done = world.coordinator.handle(Micros(world.now), ask.clone());
+            let done = world.coordinator.handle(Instant::from_micros(world.now), ask.clone());
             refused += u64::from(done.answer.is_err());
             let after = world.coordinator.state().clone();
             if let Err(why) = check(&before, &after) {

@@ -4,12 +4,12 @@ use mbal_control::api::{
     AgesReport, ClassAges, Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News,
     Progress, Registration, ScaleCall, ScaleState, ScaleStatus,
 };
-use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State, choose};
-use mbal_model::{ClusterPlan, Move, Owner, PlannedMove, ServerId, Why, WorkerId};
+use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State, choose};
+use mbal_model::{ClusterPlan, Instant, Move, Owner, PlannedMove, ServerId, Why, WorkerId};
 
 struct Rig {
     coordinator: Coordinator,
-    now: Micros,
+    now: Instant,
 }
 
 fn settings() -> Settings {
@@ -27,7 +27,7 @@ fn ages(id: u16, number: u32) -> AgesReport {
 impl Rig {
     /// Four servers with a worker each, and their map.
     fn four() -> Rig {
-        let mut rig = Rig { coordinator: Coordinator::new(settings()), now: Micros(0) };
+        let mut rig = Rig { coordinator: Coordinator::new(settings()), now: Instant::ZERO };
         (1..=4).for_each(|id| rig.register(id, u64::from(id)));
         rig
     }
@@ -325,7 +325,7 @@ fn a_server_that_tells_nothing_is_not_waited_for() {
         rig.beat(id, Some(ages(id, asked.number)), Vec::new());
     }
     assert_eq!(rig.ask(Ask::Inventory), Ok(Answer::Inventory(None)));
-    rig.now = Micros(10_000_000);
+    rig.now = Instant::from_micros(10_000_000);
     let Ok(Answer::Inventory(Some(inventory))) = rig.ask(Ask::Inventory) else { panic!("it is") };
     assert_eq!((inventory.count, inventory.servers.len()), (1, 3));
 }
@@ -371,7 +371,7 @@ fn who_is_named_and_silent_retires_with_all_that_it_has() {
         let asked = rig.beat(id, None, Vec::new()).ages.expect("it is asked");
         rig.beat(id, Some(ages(id, asked.number)), Vec::new());
     }
-    rig.now = Micros(10_000_000);
+    rig.now = Instant::from_micros(10_000_000);
     let Ok(Answer::Inventory(Some(inventory))) = rig.ask(Ask::Inventory) else { panic!("it is") };
     assert_eq!(rig.ask(Ask::Resized(inventory.number, choose(&inventory))), Ok(Answer::Done));
     assert_eq!(rig.retiring(), [4]);

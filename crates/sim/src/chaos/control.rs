@@ -151,7 +151,7 @@ impl World {
                 self.answer_call(caller, Err(Failed::Silent));
                 continue;
             }
-            let now = mbal_control::Micros(self.now - self.control.began);
+            let now = mbal_model::Instant::from_micros(self.now - self.control.began);
             let coordinator = self.control.coordinator.as_mut().expect("it runs");
             let Done { before, answer, said, is_pressing: _ } = coordinator.handle(now, ask);
             for text in &said {

@@ -291,7 +291,7 @@ impl World {
     pub fn keys_seen(
         &mut self,
         life: u32,
-        at: mbal_control::Micros,
+        at: mbal_model::Instant,
         keys: BTreeMap<ServerId, (Incarnation, KeySeen)>,
     ) {
         if self.control.life == life && self.control.runs() {

@@ -192,7 +192,7 @@ pub enum Happening {
     LookAtKeys,
     KeysSeen {
         life: u32,
-        at: mbal_control::Micros,
+        at: mbal_model::Instant,
         keys: BTreeMap<ServerId, (api::Incarnation, KeySeen)>,
     },
     /// Operators want something of the cluster.

@@ -14,9 +14,10 @@ use mbal_balance::{Balancer, ClusterPlanner, Duty, Mode, News, Thresholds, propo
 use mbal_control::api::{
     Heartbeat, Incarnation, MoveReport, Progress, Registration, WorkerReport, cachelets_listed,
 };
-use mbal_control::{Answer, Ask, Coordinator, Micros, Settings};
+use mbal_control::{Answer, Ask, Coordinator, Settings};
 use mbal_model::{
-    CacheletLoad, Order, Outcome, Owner, Prefix, Reading, ServerId, Snapshot, WorkerId, WorkerLoad,
+    CacheletLoad, Instant, Order, Outcome, Owner, Prefix, Reading, ServerId, Snapshot, WorkerId,
+    WorkerLoad,
 };
 use mbal_sketch::{Random, mix};
 
@@ -98,7 +99,7 @@ impl Cluster {
                 moves: true,
                 ..Registration::default()
             };
-            let done = coordinator.handle(Micros(0), Ask::Register(registration));
+            let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
             done.answer.expect("nobody is in the way");
         }
         let mode = if allowed.two { Mode::On } else { Mode::Off };
@@ -267,7 +268,7 @@ impl Cluster {
     }
 
     fn ask(&mut self, ask: Ask) -> Answer {
-        let now = Micros(self.epoch * 1_000_000);
+        let now = Instant::from_micros(self.epoch * 1_000_000);
         self.coordinator.handle(now, ask).answer.expect("these servers are known")
     }
 

@@ -3,14 +3,14 @@
 //! The coordinator, its planner and the texts of its API as they are; servers say loads that are drawn. Times are of this
 //! machine, of one thread; the web framework and the network are not in them.
 
-use std::time::{Duration, Instant};
+use std::time::{self, Duration};
 
 use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_control::api::{
     Heartbeat, Incarnation, News, Registration, WorkerReport, cachelets_listed,
 };
-use mbal_control::{Answer, Ask, Coordinator, Micros, Settings};
-use mbal_model::ServerId;
+use mbal_control::{Answer, Ask, Coordinator, Settings};
+use mbal_model::{Instant, ServerId};
 use mbal_sketch::Random;
 
 use super::report::Report;
@@ -79,11 +79,11 @@ fn cost(servers: u16, options: &Options, seed: u64) -> (Cost, usize) {
     let mut cost = Cost::default();
     let map = coordinator.state().map.clone().expect("all servers have registered");
     for epoch in 1..=options.epochs {
-        let now = Micros(epoch * 1_000_000);
+        let now = Instant::from_micros(epoch * 1_000_000);
         for id in 1..=servers {
             let heartbeat = heartbeat(&coordinator, ServerId(id), options.workers, &mut random);
             let text = serde_json::to_vec(&heartbeat).expect("a heartbeat is JSON");
-            let begun = Instant::now();
+            let begun = time::Instant::now();
             let heartbeat = serde_json::from_slice(&text).expect("it was written so");
             let done = coordinator.handle(now, Ask::Heartbeat(ServerId(id), heartbeat));
             let Ok(Answer::News(news)) = done.answer else { unreachable!("the server is known") };
@@ -92,7 +92,7 @@ fn cost(servers: u16, options: &Options, seed: u64) -> (Cost, usize) {
             (cost.heartbeat_bytes, cost.answer_bytes) =
                 (cost.heartbeat_bytes.max(text.len()), cost.answer_bytes.max(answer.len()));
         }
-        let begun = Instant::now();
+        let begun = time::Instant::now();
         let Ok(Answer::Outlook(outlook)) = coordinator.handle(now, Ask::Outlook(epoch)).answer
         else {
             unreachable!("an outlook is answered by one");
@@ -103,7 +103,7 @@ fn cost(servers: u16, options: &Options, seed: u64) -> (Cost, usize) {
         cost.plans += begun.elapsed();
         cost.moves += coordinator.state().moves.len() - before;
     }
-    let begun = Instant::now();
+    let begun = time::Instant::now();
     cost.saved_bytes = coordinator.state().to_json().len();
     cost.saved = begun.elapsed();
     cost.map_bytes = coordinator.state().document().expect("there is a map").to_string().len();
@@ -126,7 +126,7 @@ fn registered(servers: u16, workers: usize) -> Coordinator {
             moves: true,
             ..Registration::default()
         };
-        let done = coordinator.handle(Micros(0), Ask::Register(registration));
+        let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
         done.answer.expect("nobody is in the way");
     }
     coordinator

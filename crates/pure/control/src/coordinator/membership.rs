@@ -159,7 +159,7 @@ impl Coordinator {
         let lives = match self.ledger.heard(server) {
             _ if call.force || !member.is_alive() => None,
             Some(heard) if self.ledger.is_heard(server) => {
-                let seconds = (self.ledger.now.0 - heard.at.0) as f64 / 1e6;
+                let seconds = (self.ledger.now - heard.at).as_secs_f64();
                 Some(format!("server {id} lives: it was heard {seconds:.1} s ago"))
             }
             None if self.ledger.awaits() => {

@@ -77,7 +77,7 @@ impl Coordinator {
             map_version: last.map_or(0, |last| last.map_version),
             version: last.map_or_else(String::new, |last| last.version.clone()),
             link_versions: last.map_or([0; 2], |last| last.link_versions),
-            silent_ms: heard.map(|heard| (self.ledger.now.0 - heard.at.0) / 1000),
+            silent_ms: heard.map(|heard| (self.ledger.now - heard.at).as_millis() as u64),
             state: state.into(),
         }
     }
