@@ -13,6 +13,7 @@ impl Instant {
     pub const ZERO: Instant = Instant(0);
     pub const MAX: Instant = Instant(u64::MAX);
 
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
     }
@@ -29,6 +30,7 @@ impl Instant {
         Instant(seconds.saturating_mul(1_000_000_000))
     }
 
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -44,6 +46,7 @@ impl Instant {
     }
 
     /// From an earlier one to this; nothing if it is not earlier.
+    #[inline]
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -65,6 +68,7 @@ impl fmt::Debug for Instant {
 }
 
 /// Of what is longer than 584 years, as many as there are.
+#[inline]
 const fn nanos(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos() as u64)
 }
@@ -72,6 +76,7 @@ const fn nanos(duration: Duration) -> u64 {
 impl Add<Duration> for Instant {
     type Output = Instant;
 
+    #[inline]
     fn add(self, duration: Duration) -> Instant {
         Instant(self.0.saturating_add(nanos(duration)))
     }
@@ -86,6 +91,7 @@ impl AddAssign<Duration> for Instant {
 impl Sub<Duration> for Instant {
     type Output = Instant;
 
+    #[inline]
     fn sub(self, duration: Duration) -> Instant {
         Instant(self.0.saturating_sub(nanos(duration)))
     }
@@ -94,6 +100,7 @@ impl Sub<Duration> for Instant {
 impl Sub for Instant {
     type Output = Duration;
 
+    #[inline]
     fn sub(self, earlier: Instant) -> Duration {
         self.since(earlier)
     }

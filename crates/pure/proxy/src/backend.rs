@@ -72,6 +72,12 @@ impl Backend {
         kernel.take_changes(upstreams, pool_changes, || self.placing.points())
     }
 
+    /// True if some requests wait before they are asked. Mostly none does.
+    #[inline]
+    pub fn may_hold(&self) -> bool {
+        self.clusters.is_any() || self.peering.is_changing() || self.hot.kernel.is_some()
+    }
+
     /// The connection to an upstream is there.
     pub fn connected(&mut self, conn: usize, ledger: &mut Ledger) {
         let now = ledger.now;

@@ -129,7 +129,7 @@ impl Proxy {
                         self.sessions.end(client, &mut self.ledger);
                         return bytes.len();
                     }
-                    if self.must_hold(client, is_peer, &request) {
+                    if self.backend.may_hold() && self.must_hold(client, is_peer, &request) {
                         self.sessions.hold(client, &mut self.ledger);
                         break;
                     }
@@ -164,7 +164,6 @@ impl Proxy {
 
     /// True if a request waits: for what was asked of a cluster before, for a promise that is given or ends, or until the kernel has
     /// forgotten its key.
-    #[inline]
     fn must_hold(&mut self, client: u32, is_peer: bool, request: &Request<'_>) -> bool {
         self.waits_for_clusters(client, request)
             || self.backend.peering.must_hold(is_peer, request)
