@@ -13,7 +13,7 @@ fn interface(source: &str, types: &[&str]) -> Vec<String> {
         let begins = |start| text.starts_with(start) && text.ends_with('{');
         if begins("impl") || begins("pub struct ") || begins("pub enum ") {
             // The last one is the type: `impl Trait for Type {`.
-            let of_it = words().filter(|word| types.contains(word)).last();
+            let of_it = words().rfind(|word| types.contains(word));
             of = of_it.map(|name| (name, text.starts_with("pub enum ")));
         } else if text == "}" {
             of = None;
