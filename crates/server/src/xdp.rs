@@ -240,7 +240,7 @@ impl Shared {
                     let number = forgotten.try_iter().fold(first, u64::max);
                     self.plane.settle().unwrap_or_else(|why| fail(&why));
                     let work = move |proxy: &mut mbal_proxy::Proxy| {
-                        proxy.handle(clock.now_ns(), Event::KernelForgot { number });
+                        proxy.handle(clock.now(), Event::KernelForgot { number });
                     };
                     mailbox.post(ProxyLetter::Do(Box::new(work)));
                 }
@@ -249,7 +249,7 @@ impl Shared {
             self.plane.samples(|sample| keys.push(sample.key.into()));
             if !keys.is_empty() {
                 let work = move |proxy: &mut mbal_proxy::Proxy| {
-                    let now = clock.now_ns();
+                    let now = clock.now();
                     keys.iter().for_each(|key| proxy.handle(now, Event::Sampled { key }));
                 };
                 mailbox.post(ProxyLetter::Do(Box::new(work)));
