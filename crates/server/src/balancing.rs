@@ -20,7 +20,7 @@ use std::time::Duration;
 use mbal_balance::{Balancer, Decision, Duty, News, Proposal, Question, Thresholds};
 use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
 use mbal_locks::{Mutex, ranks};
-use mbal_model::{CacheletLoad, Outcome, Prefix, WorkerId, WorkerLoad};
+use mbal_model::{Outcome, Prefix, WorkerId, WorkerLoad};
 use mbal_reactor::{Letter, Mailbox, Tally, watchdog};
 use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
 
@@ -106,15 +106,13 @@ impl Balanced {
         let mut last = self.last.lock();
         let listed = cachelets_listed(workers.len());
         let report = |(at, worker): (usize, &WorkerLoad)| {
-            let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
-            let cachelets = worker.cachelets.iter().map(named).collect();
             let now = &sums[at];
             let before = last.sums.get(at).copied().unwrap_or_default();
             WorkerReport {
                 reads: now.cmd_get - before.cmd_get,
                 hits: now.get_hits - before.get_hits,
                 writes: now.cmd_set - before.cmd_set,
-                ..WorkerReport::new(worker.fixed, cachelets, listed)
+                ..WorkerReport::of(worker, listed)
             }
         };
         let workers_told: Vec<WorkerReport> = workers.iter().enumerate().map(report).collect();

@@ -5,8 +5,8 @@ use mbal_balance::{
     propose,
 };
 use mbal_model::{
-    CacheletLoad, Move, Order, Outcome, Owner, Prefix, Reading, ServerId, Snapshot, WorkerId,
-    WorkerLoad,
+    CacheletLoad, Move, Order, Outcome, Owner, Prefix, Reading, ServerId, Service, Snapshot,
+    WorkerId, WorkerLoad,
 };
 
 const WORKERS: usize = 4;
@@ -103,6 +103,7 @@ impl Server {
             handable.push(connections);
             workers.push(WorkerLoad {
                 at: at(worker),
+                service: Service::default(),
                 fixed: connections,
                 bytes_max: u64::MAX,
                 cachelets: cachelets.collect(),

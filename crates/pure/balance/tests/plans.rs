@@ -8,7 +8,9 @@ use clusters::{Clusters, Recipe};
 use mbal_balance::{
     Effort, Local, Model, Objective, Thresholds, greedy, rebalance_server, relieve, search,
 };
-use mbal_model::{CacheletLoad, Owner, Plan, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{
+    CacheletLoad, Owner, Plan, Prefix, ServerId, Service, Snapshot, WorkerId, WorkerLoad,
+};
 
 fn quick(model: &Model) -> Option<Vec<u32>> {
     Some(search(model, Effort { shakes: 5, tolerance: 0.0 }))
@@ -135,6 +137,7 @@ fn server(workers: &[&[f64]]) -> Snapshot {
             .enumerate()
             .map(|(index, loads)| WorkerLoad {
                 at: Owner { server: ServerId(0), worker: WorkerId(index as u16) },
+                service: Service::default(),
                 fixed: 0.0,
                 bytes_max: 1_000,
                 cachelets: loads

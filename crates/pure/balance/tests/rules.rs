@@ -9,7 +9,7 @@ use mbal_balance::{
 };
 use mbal_model::{
     CacheletLoad, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
-    Snapshot, Standing, Why, WorkerId, WorkerLoad,
+    Service, Snapshot, Standing, Why, WorkerId, WorkerLoad,
 };
 
 const T: f64 = 0.75;
@@ -33,6 +33,7 @@ impl Cluster {
         let mut id = 0;
         let mut worker = |server: usize, index: usize, loads: &[f64]| WorkerLoad {
             at: at(server as u16, index as u16),
+            service: Service::default(),
             fixed: 0.0,
             bytes_max: 0,
             cachelets: loads

@@ -8,6 +8,7 @@ mod scale;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use mbal_model::{CacheletLoad, Service, WorkerLoad};
 use serde::{Deserialize, Serialize};
 
 mod autoscaling;
@@ -270,6 +271,12 @@ pub struct WorkerReport {
     pub reads: u64,
     pub hits: u64,
     pub writes: u64,
+    /// See [`Service`]; an older version knows nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<f64>,
+    pub capacity: f64,
+    pub keys: u64,
+    pub turns: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -294,8 +301,33 @@ pub fn cachelets_listed(workers: usize) -> usize {
     (256 / workers.max(1)).clamp(4, 32)
 }
 
+/// More requests wait for no worker, and more work is done by none: whoever reports more is ill.
+const WAITING_MAX: f64 = 1e6;
+const CAPACITY_MAX: f64 = 1e15;
+
 impl WorkerReport {
-    /// What a heartbeat says of a worker with these cachelets: prefix, load, bytes.
+    /// What a heartbeat says of a worker.
+    pub fn of(worker: &WorkerLoad, listed: usize) -> WorkerReport {
+        let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
+        let Service { waiting, capacity, keys, turns } = worker.service;
+        let waiting = waiting.map(rounded);
+        let cachelets = worker.cachelets.iter().map(named).collect();
+        let report = WorkerReport::new(worker.fixed, cachelets, listed);
+        WorkerReport { waiting, capacity: rounded(capacity), keys, turns, ..report }
+    }
+
+    /// How it served, as far as it can be meant so.
+    pub fn service(&self) -> Service {
+        let sane = |number: f64, most: f64| if number >= 0.0 { number.min(most) } else { 0.0 };
+        Service {
+            waiting: self.waiting.map(|waiting| sane(waiting, WAITING_MAX)),
+            capacity: sane(self.capacity, CAPACITY_MAX),
+            keys: self.keys,
+            turns: self.turns,
+        }
+    }
+
+    /// Cachelets by prefix, load, bytes.
     pub fn new(fixed: f64, mut cachelets: Vec<(String, f64, u64)>, listed: usize) -> WorkerReport {
         // What weighs the same stays in its order.
         cachelets.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use mbal_model::{
-    CacheletLoad, Move, Outlook, Owner, Prefix, ServerId, ServerOutlook, Standing, WorkerId,
-    WorkerLoad,
+    CacheletLoad, Move, Outlook, Owner, Prefix, ServerId, ServerOutlook, Service, Standing,
+    WorkerId, WorkerLoad,
 };
 
-use crate::api::RestReport;
+use crate::api::{RestReport, WorkerReport};
 use crate::balancing::Balanced;
 use crate::hot::copied_hashes;
 use crate::ledger::Ledger;
@@ -79,6 +79,7 @@ fn server_outlook(ledger: &Ledger, balanced: &Balanced, id: ServerId) -> ServerO
     let reported = last.map_or(&[][..], |last| &last.workers);
     let worker = |index: usize| WorkerLoad {
         at: Owner { server: id, worker: WorkerId(index as u16) },
+        service: reported.get(index).map_or(Service::default(), WorkerReport::service),
         fixed: reported.get(index).map_or(0.0, |report| sane(report.fixed)),
         bytes_max: 0,
         cachelets: Vec::new(),

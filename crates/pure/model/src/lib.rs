@@ -35,7 +35,7 @@ pub use outlook::{
 pub use prefix::Prefix;
 pub use replica_version::ReplicaVersion;
 pub use route::{Elsewhere, MoveId, Route};
-pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};
+pub use snapshot::{CacheletLoad, Move, Plan, Service, Snapshot, WorkerLoad};
 pub use time::Instant;
 pub use version::MapVersion;
 

@@ -13,10 +13,27 @@ pub struct CacheletLoad {
     pub pinned: bool,
 }
 
+/// How a worker served in one epoch: what shows an overload, and what makes workers comparable. The default is that nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Service {
+    /// Requests that stood ready before they were served, on average over the epoch's time. `None`: nobody has measured it.
+    pub waiting: Option<f64>,
+    /// Work in a second in which it ran or was ready to run; the unit is the same for all workers of a cluster. 0: unknown, and
+    /// taken for the others' average.
+    pub capacity: f64,
+    /// Keys that it was asked for, and the turns in which they came: chance goes by the one, and both tell of batches. 0 turns: unknown.
+    pub keys: u64,
+    pub turns: u64,
+}
+
+/// What counts as waiting where nobody measures it: at most so many requests.
+const WAITING_MAX: f64 = 50.0;
+
 /// One worker in one epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerLoad {
     pub at: Owner,
+    pub service: Service,
     /// Fraction of time for what no plan can move: sockets, parsing, forwarding.
     pub fixed: f64,
     pub bytes_max: u64,
@@ -24,9 +41,19 @@ pub struct WorkerLoad {
 }
 
 impl WorkerLoad {
-    /// Fraction of time busy, plus backlog; 1.0 is saturated.
+    /// Fraction of time in which it ran or was ready to run; 1.0 is saturated.
     pub fn load(&self) -> f64 {
         self.fixed + self.cachelets.iter().map(|cachelet| cachelet.load).sum::<f64>()
+    }
+
+    /// Requests that stood ready, on average. What nobody has measured is as the load says, by a queue whose requests are as long and
+    /// come by chance.
+    pub fn waiting(&self) -> f64 {
+        let by_load = || {
+            let load = self.load().clamp(0.0, 1.0);
+            (load * load / (2.0 * (1.0 - load))).min(WAITING_MAX)
+        };
+        self.service.waiting.unwrap_or_else(by_load)
     }
 
     pub fn bytes(&self) -> u64 {

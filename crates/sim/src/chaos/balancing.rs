@@ -7,8 +7,7 @@ use mbal_balance::{
 };
 use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
 use mbal_model::{
-    CacheletLoad, ClusterPlan, Move, Order, Outcome, Outlook, Owner, Prefix, ServerId, Why,
-    WorkerId, WorkerLoad,
+    ClusterPlan, Move, Order, Outcome, Outlook, Owner, Prefix, ServerId, Why, WorkerId, WorkerLoad,
 };
 use mbal_worker::{OrderId, Shared, Tallies, order_event};
 
@@ -62,11 +61,7 @@ impl Balancing {
     fn report(&self) -> Heartbeat {
         let workers = &self.balancer.reading().snapshot.workers;
         let listed = cachelets_listed(workers.len());
-        let report = |worker: &WorkerLoad| {
-            let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
-            let cachelets = worker.cachelets.iter().map(named).collect();
-            WorkerReport::new(worker.fixed, cachelets, listed)
-        };
+        let report = |worker: &WorkerLoad| WorkerReport::of(worker, listed);
         Heartbeat {
             workers: workers.iter().map(report).collect(),
             memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),

@@ -16,8 +16,8 @@ use mbal_control::api::{
 };
 use mbal_control::{Answer, Ask, Coordinator, Settings};
 use mbal_model::{
-    CacheletLoad, Instant, Order, Outcome, Owner, Prefix, Reading, ServerId, Snapshot, WorkerId,
-    WorkerLoad,
+    CacheletLoad, Instant, Order, Outcome, Owner, Prefix, Reading, ServerId, Service, Snapshot,
+    WorkerId, WorkerLoad,
 };
 use mbal_sketch::{Random, mix};
 
@@ -207,6 +207,7 @@ impl Cluster {
             });
             WorkerLoad {
                 at: owner,
+                service: Service::default(),
                 fixed: self.fixed[place] * shown,
                 bytes_max: u64::MAX,
                 cachelets: cachelets.collect(),
@@ -247,10 +248,7 @@ impl Cluster {
     fn beat(&mut self, server: usize) {
         let id = server_id(server);
         let listed = cachelets_listed(self.size.workers);
-        let report = |worker: &WorkerLoad| {
-            let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
-            WorkerReport::new(worker.fixed, worker.cachelets.iter().map(named).collect(), listed)
-        };
+        let report = |worker: &WorkerLoad| WorkerReport::of(worker, listed);
         let moves = self.coordinator.state().moves.iter();
         let moves = moves.filter(|(_, one)| one.from.server == id).map(|(number, _)| {
             let is_done = self.done_at.get(&number.0).is_some_and(|at| *at <= self.epoch);

@@ -1,6 +1,6 @@
 //! Random clusters from a seed, for tests and experiments.
 
-use mbal_model::{CacheletLoad, Owner, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{CacheletLoad, Owner, Prefix, ServerId, Service, Snapshot, WorkerId, WorkerLoad};
 use mbal_random::Random;
 
 pub struct Clusters(Random);
@@ -56,6 +56,7 @@ impl Clusters {
                         server: ServerId((index / recipe.workers_per_server) as u16),
                         worker: WorkerId((index % recipe.workers_per_server) as u16),
                     },
+                    service: Service::default(),
                     fixed: recipe.fixed_max * self.unit(),
                     bytes_max: (1000.0 * share * recipe.memory) as u64,
                     cachelets: Vec::new(),

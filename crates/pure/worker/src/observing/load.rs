@@ -5,7 +5,7 @@
 //! they cost; the others' cost stays with their connections.
 
 use mbal_cachelet::{Held, Store};
-use mbal_model::{CacheletLoad, Owner, Reading, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{CacheletLoad, Owner, Reading, ServerId, Service, Snapshot, WorkerId, WorkerLoad};
 
 use crate::observing::counters::Counters;
 
@@ -40,6 +40,7 @@ pub struct Tallies {
 #[derive(Clone, Copy, Debug, Default)]
 struct WorkerTally {
     busy_ns: u64,
+    keys: u64,
     work: u64,
     /// Of it, work that follows cachelets, and work of connections that can be handed over.
     followed: u64,
@@ -57,6 +58,7 @@ impl Tallies {
     ) -> Tallies {
         let tally = |counters: &Counters| WorkerTally {
             busy_ns: counters.busy_ns.get(),
+            keys: counters.keyed(),
             work: counters.work.get(),
             followed: counters.work_followed.get(),
             handable: counters.work_handable.get(),
@@ -83,8 +85,14 @@ impl Tallies {
         for (index, now) in self.workers.iter().enumerate() {
             let id = WorkerId(index as u16);
             let then = before.workers.get(index).copied().unwrap_or_default();
-            let load = (now.busy_ns - then.busy_ns) as f64 / elapsed_ns;
-            let per_work = load / ((now.work - then.work).max(1) as f64);
+            let busy_ns = (now.busy_ns - then.busy_ns) as f64;
+            let (load, done) = (busy_ns / elapsed_ns, now.work - then.work);
+            let per_work = load / done.max(1) as f64;
+            let service = Service {
+                capacity: done as f64 * 1e9 / busy_ns.max(1.0),
+                keys: now.keys - then.keys,
+                ..Service::default()
+            };
             let owned = self.cachelets.iter().filter(|held| held.owner == id);
             let work: f64 = owned.clone().map(work_of).sum();
             let followed = (now.followed - then.followed) as f64 * per_work;
@@ -97,6 +105,7 @@ impl Tallies {
             });
             snapshot.workers.push(WorkerLoad {
                 at: Owner { server: self.here, worker: id },
+                service,
                 fixed: (load - movable).max(0.0),
                 // All workers of a server share its memory.
                 bytes_max: self.memory_bytes,
