@@ -1,11 +1,12 @@
 //! `mbal-lab`: a cluster in virtual time, many servers on one thread, deterministic from a seed.
 //!
-//! [`model`] runs the policies of the pure crates over queues with service times,
-//! [`chaos`] the workers of a server as they are. Neither opens a socket, or reads a clock but to say how long it took.
+//! [`model`] runs the policies of the pure crates over queues with service times, [`closed`] all that balances in a loop with
+//! clients that wait, [`chaos`] the workers of a server as they are. None opens a socket, or reads a clock but to say how long it took.
 
 #![forbid(unsafe_code)]
 
 pub mod chaos;
+pub mod closed;
 pub mod model;
 
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ pub struct Args {
 enum Kind {
     /// The deciders alone, over queues with service times: figures of the papers, as tables, CSV and plots.
     Model(model::Args),
+    Closed(closed::Args),
     Chaos(chaos::Args),
 }
 
@@ -28,6 +30,7 @@ enum Kind {
 pub fn run(args: &Args) -> ExitCode {
     let ran = match &args.kind {
         Kind::Model(args) => model::run(args),
+        Kind::Closed(args) => closed::run(args),
         Kind::Chaos(args) => chaos::run(args),
     };
     match ran {

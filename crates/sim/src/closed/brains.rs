@@ -1,0 +1,299 @@
+//! What decides, as it is in servers and coordinator: their balancers, and what they are told and tell.
+//!
+//! ```text
+//!   Served ──► Reading of each server, with an epoch's noise ──► Balancer ──orders──► Placement
+//!                       └── heartbeat ──► Coordinator ◄──► Planning          ──map, moves──┘
+//! ```
+
+use std::collections::BTreeSet;
+
+use mbal_balance::{Balancer, Duty, Mode, News, Thresholds, propose};
+use mbal_control::api::{
+    Heartbeat, Incarnation, MoveReport, Progress, Registration, WorkerReport, cachelets_listed,
+};
+use mbal_control::{Answer, Ask, Coordinator, Settings};
+use mbal_model::{
+    CacheletLoad, Instant, Order, Outcome, Owner, Prefix, Reading, ServerId, Service, Snapshot,
+    WorkerId, WorkerLoad,
+};
+use mbal_planning::Planning;
+use mbal_random::Random;
+
+use super::network::Served;
+use super::placement::{Laid, Moving, Placement};
+use super::situation::Situation;
+
+/// Work in a second of a core, as workers count it: nanoseconds that it took once.
+const WORK: f64 = 1e9;
+
+/// Which phases act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    pub one: bool,
+    pub two: bool,
+    pub three: bool,
+}
+
+pub struct Brains {
+    workers: usize,
+    cachelet_bytes: u64,
+    allowed: Allowed,
+    balancers: Vec<Balancer>,
+    coordinator: Coordinator,
+    planning: Planning,
+    /// In the map's order.
+    prefixes: Vec<Prefix>,
+    /// Moves that the placement has been told of.
+    begun: BTreeSet<u32>,
+    random: Random,
+    epoch: u64,
+    /// Orders carried out so far.
+    pub done: Done,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Done {
+    pub lent: u64,
+    pub moved: u64,
+    pub handed: u64,
+}
+
+impl Brains {
+    pub fn new(situation: &Situation, allowed: Allowed) -> Brains {
+        let settings = Settings { servers_first: situation.servers, ..Settings::default() };
+        let mut coordinator = Coordinator::new(settings);
+        for id in 1..=situation.servers as u16 {
+            let registration = Registration {
+                id: Some(id),
+                incarnation: Incarnation(u64::from(id)),
+                cluster: "mbal".into(),
+                client: format!("server{id}:11211"),
+                link: format!("server{id}:11311"),
+                workers: (0..situation.workers)
+                    .map(|at| format!("server{id}:{}", 11300 + at))
+                    .collect(),
+                // Four times what is used: memory is no obstacle here.
+                memory_bytes: situation.cachelet_bytes * 128 * situation.workers as u64,
+                moves: true,
+                ..Registration::default()
+            };
+            let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
+            done.answer.expect("nobody is in the way");
+        }
+        let mode = if allowed.two { Mode::On } else { Mode::Off };
+        let map = coordinator.state().map.clone().expect("all servers have registered");
+        let balancer = |_| Balancer::new(mode, Thresholds::default());
+        Brains {
+            workers: situation.workers,
+            cachelet_bytes: situation.cachelet_bytes,
+            allowed,
+            balancers: (0..situation.servers).map(balancer).collect(),
+            coordinator,
+            planning: Planning::new(Thresholds::default(), 1),
+            prefixes: map.cachelets().iter().map(|(prefix, _)| *prefix).collect(),
+            begun: BTreeSet::new(),
+            random: Random::new(situation.seed),
+            epoch: 0,
+            done: Done::default(),
+        }
+    }
+
+    /// By cachelet.
+    pub fn map(&self) -> Vec<(Prefix, Owner)> {
+        let map = self.coordinator.state().map.as_ref().expect("there is a map");
+        map.cachelets().to_vec()
+    }
+
+    /// An epoch is over: what all servers have measured, and what comes of it.
+    pub fn end_epoch(&mut self, placement: &mut Placement, laid: &Laid, served: &Served) {
+        self.epoch += 1;
+        let mut held: Vec<Vec<usize>> = vec![Vec::new(); placement.ordinary.len()];
+        for (cachelet, owner) in placement.owners.iter().enumerate() {
+            held[*owner].push(cachelet);
+        }
+        for server in 0..self.balancers.len() {
+            let reading = self.reading(server, &held, laid, served);
+            self.balance_server(server, reading, placement);
+            self.beat(server, placement, served);
+        }
+        self.follow_map(placement);
+        if self.allowed.three {
+            self.plan(placement);
+        }
+    }
+
+    /// As the server measures it: time that was spent, and what of it each cachelet caused.
+    fn reading(
+        &mut self,
+        server: usize,
+        held: &[Vec<usize>],
+        laid: &Laid,
+        served: &Served,
+    ) -> Reading {
+        let mut reading = Reading::default();
+        let own = server * self.workers..(server + 1) * self.workers;
+        for (at, held) in own.clone().zip(&held[own]) {
+            let busy = self.noisy(served.busy(at), served.turns[at]);
+            let per_time = busy / (served.followed[at] + served.own[at]).max(1e-9);
+            let asked: f64 = held.iter().map(|one| laid.asked[*one]).sum();
+            let copies = laid.copies[at];
+            let followed = served.followed[at] * per_time;
+            let per_share = followed / (asked + copies).max(1e-12);
+            let keys_per_share = served.keys[at] / (asked + copies).max(1e-12);
+            let mut cachelets = Vec::new();
+            for &one in held {
+                let share = laid.asked[one];
+                cachelets.push(CacheletLoad {
+                    cachelet: self.prefixes[one],
+                    load: self.noisy(share * per_share, share * keys_per_share),
+                    bytes: self.cachelet_bytes,
+                    pinned: false,
+                });
+            }
+            let sum: f64 = cachelets.iter().map(|one| one.load).sum();
+            // Noise shifts load from one cachelet to another; the sum was measured.
+            let even = asked * per_share / sum.max(1e-12);
+            cachelets.iter_mut().for_each(|one| one.load *= even);
+            let own = served.own[at] * per_time;
+            let keys = self.noisy(served.keys[at], served.keys[at]);
+            let service = Service {
+                waiting: Some(self.noisy(served.waiting(at), served.turns[at])),
+                capacity: WORK * self.noisy(laid.network.capacity[at], keys),
+                keys: keys as u64,
+                turns: self.noisy(served.turns[at], served.turns[at]) as u64,
+            };
+            reading.snapshot.workers.push(WorkerLoad {
+                at: self.owner(at),
+                service,
+                fixed: own + copies * per_share,
+                bytes_max: u64::MAX,
+                cachelets,
+            });
+            reading.handable.push(own);
+        }
+        reading
+    }
+
+    /// Chance of an epoch in which so many came.
+    fn noisy(&mut self, value: f64, count: f64) -> f64 {
+        // Twelve of these are as good as normal.
+        let normal = (0..12).map(|_| self.random.unit()).sum::<f64>() - 6.0;
+        (value * (1.0 + normal / count.max(1.0).sqrt())).max(0.0)
+    }
+
+    fn owner(&self, worker: usize) -> Owner {
+        let server = ServerId((worker / self.workers) as u16 + 1);
+        Owner { server, worker: WorkerId((worker % self.workers) as u16) }
+    }
+
+    fn place(&self, owner: Owner) -> usize {
+        (usize::from(owner.server.0) - 1) * self.workers + usize::from(owner.worker.0)
+    }
+
+    fn cachelet(&self, prefix: Prefix) -> Option<usize> {
+        self.prefixes.binary_search(&prefix).ok()
+    }
+
+    /// The server's own balancer, whose planner answers at once.
+    fn balance_server(&mut self, server: usize, reading: Reading, placement: &mut Placement) {
+        let mut news = vec![News::Epoch(reading)];
+        while let Some(one) = news.pop() {
+            let mut duties = Vec::new();
+            self.balancers[server].handle(one, &mut duties);
+            for duty in duties {
+                match duty {
+                    Duty::Ask(question) => {
+                        let proposal = Some(propose(&question));
+                        news.push(News::Planned { number: question.number, proposal });
+                    }
+                    Duty::Order { order, what } => {
+                        let outcome = self.obey(what, placement);
+                        news.push(News::Reported { order, outcome });
+                    }
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order, placement: &mut Placement) -> Outcome {
+        match order {
+            Order::Lend { step, .. } => {
+                let (from, to) = (self.place(step.from), self.place(step.to));
+                match self.cachelet(step.cachelet).filter(|at| placement.owners[*at] == from) {
+                    Some(cachelet) => {
+                        placement.owners[cachelet] = to;
+                        self.done.lent += 1;
+                        Outcome::Done
+                    }
+                    None => Outcome::Stale,
+                }
+            }
+            Order::Lighten { from, to, share, .. } => {
+                let (from, to) = (self.place(from), self.place(to));
+                // Whole connections.
+                let count = (placement.ordinary[from] * share).round();
+                placement.ordinary[from] -= count;
+                placement.ordinary[to] += count;
+                self.done.handed += count as u64;
+                Outcome::Leaving(count as u32)
+            }
+        }
+    }
+
+    fn beat(&mut self, server: usize, placement: &Placement, served: &Served) {
+        let id = ServerId(server as u16 + 1);
+        let listed = cachelets_listed(self.workers);
+        let report = |worker: &WorkerLoad| WorkerReport::of(worker, listed);
+        let moves = self.coordinator.state().moves.iter();
+        let moves = moves.filter(|(_, one)| one.from.server == id).map(|(number, _)| {
+            let is_here = placement.moves.get(&number.0).is_some_and(|one| one.left_bytes == 0.0);
+            let progress = if is_here { Progress::Sealed } else { Progress::Moving };
+            MoveReport { number: number.0, progress, ..MoveReport::default() }
+        });
+        let Snapshot { workers } = &self.balancers[server].reading().snapshot;
+        let own = server * self.workers..(server + 1) * self.workers;
+        let heartbeat = Heartbeat {
+            incarnation: Incarnation(u64::from(id.0)),
+            workers: workers.iter().map(report).collect(),
+            helpless: self.balancers[server].is_helpless(),
+            moves: moves.collect(),
+            requests: served.keys[own].iter().sum(),
+            ..Heartbeat::default()
+        };
+        self.ask(Ask::Heartbeat(id, heartbeat));
+    }
+
+    fn ask(&mut self, ask: Ask) -> Option<Answer> {
+        let now = Instant::from_micros(self.epoch * 1_000_000);
+        self.coordinator.handle(now, ask).answer.ok()
+    }
+
+    /// What has arrived is its new owner's; what a server has lent stays lent.
+    fn follow_map(&mut self, placement: &mut Placement) {
+        let map = self.coordinator.state().map.clone().expect("there is a map");
+        for (at, (_, owner)) in map.cachelets().iter().enumerate() {
+            if placement.owners[at] / self.workers + 1 != usize::from(owner.server.0) {
+                placement.owners[at] = self.place(*owner);
+                self.done.moved += 1;
+            }
+        }
+        let moves = &self.coordinator.state().moves;
+        placement.moves.retain(|number, _| moves.keys().any(|known| known.0 == *number));
+    }
+
+    fn plan(&mut self, placement: &mut Placement) {
+        let mut ask = Some(self.planning.epoch());
+        while let Some(asked) = ask {
+            let answer = self.ask(asked);
+            ask = self.planning.answered(answer);
+        }
+        let state = self.coordinator.state();
+        for (number, one) in &state.moves {
+            if self.begun.insert(number.0) {
+                let (from, to) = (self.place(one.from), self.place(one.to));
+                let left_bytes = self.cachelet_bytes as f64;
+                placement.moves.insert(number.0, Moving { from, to, left_bytes });
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! A cluster as a closed network of queues, solved for its mean values (Schweitzer's approximation of MVA).
+//!
+//! ```text
+//!   smart client ──► a part of the batch for each owner's worker ──► the slowest part ends it ──► thinks
+//!   ordinary client ──► its worker ──► a part for each worker of other servers, by link ──► the slowest ──► thinks
+//! ```
+//! A worker is one server of a queue: first come, first served. In a part's time in it there are the turn of a connection and its
+//! keys. Clients that do not wait are many that think long.
+
+/// Seconds of a core for one turn of a connection, and for each key of a request: `worker/observing/load.rs`.
+pub const TURN: f64 = 5e-6;
+pub const KEY: f64 = 0.25e-6;
+/// A request between servers shares its turn with others, at either end.
+pub const LINK: f64 = 3e-6;
+
+const ITERATIONS_MAX: usize = 300;
+const PRECISION: f64 = 1e-5;
+
+/// What the clients ask of whom, in shares of keys.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// Of each server.
+    pub workers: usize,
+    /// By worker: its part of a core.
+    pub capacity: Vec<f64>,
+    pub batch: f64,
+    /// Between a reply and the next request arriving.
+    pub pause: f64,
+    pub smart_clients: f64,
+    pub ordinary_clients: Vec<f64>,
+    /// By worker: the share of keys that smart clients ask it for, and that servers ask it for which have none of them.
+    pub smart: Vec<f64>,
+    pub forwarded: Vec<f64>,
+    /// (server, worker, share): so much less a server asks this worker, since it answers it itself.
+    pub spared: Vec<(usize, usize, f64)>,
+    /// By worker: seconds of a core for each key that anyone asks for, beside answering.
+    pub upkeep: Vec<f64>,
+}
+
+/// By worker.
+#[derive(Clone, Debug, Default)]
+pub struct Served {
+    /// Keys a second, of all clients.
+    pub throughput: f64,
+    /// Requests that are in it, on average: warm, the next solution begins with it.
+    pub queue: Vec<f64>,
+    /// Part of the time that it is busy for what follows cachelets, and for its connections and copies' upkeep.
+    pub followed: Vec<f64>,
+    pub own: Vec<f64>,
+    /// A second.
+    pub keys: Vec<f64>,
+    pub turns: Vec<f64>,
+    /// Of smart clients, and by server of ordinary ones: requests a second, and seconds until a request is answered.
+    pub smart: (f64, f64),
+    pub ordinary: Vec<(f64, f64)>,
+}
+
+impl Served {
+    pub fn busy(&self, worker: usize) -> f64 {
+        (self.followed[worker] + self.own[worker]).min(1.0)
+    }
+
+    /// Requests that stand ready and are not served yet.
+    pub fn waiting(&self, worker: usize) -> f64 {
+        (self.queue[worker] - self.busy(worker)).max(0.0)
+    }
+}
+
+/// A class of parts: how often a batch has one for a worker, and its seconds there.
+struct Parts {
+    often: Vec<f64>,
+    work: Vec<f64>,
+}
+
+impl Parts {
+    fn new(network: &Network, shares: &[f64], turn: f64) -> Parts {
+        let batch = network.batch;
+        let often: Vec<f64> = shares.iter().map(|share| involved(*share, batch)).collect();
+        let work = |at: usize| (often[at] * turn + batch * shares[at] * KEY) / network.capacity[at];
+        Parts { work: (0..often.len()).map(work).collect(), often }
+    }
+}
+
+/// How likely some key of a batch is of this share.
+fn involved(share: f64, batch: f64) -> f64 {
+    match batch {
+        1.0 => share,
+        _ => 1.0 - (1.0 - share.min(1.0)).powf(batch),
+    }
+}
+
+impl Network {
+    /// `before`: a solution of a network like this one, or nothing.
+    pub fn solve(&self, before: &Served) -> Served {
+        let count = self.capacity.len();
+        let servers = count / self.workers;
+        let clients = self.smart_clients + self.ordinary_clients.iter().sum::<f64>();
+        let others = ((clients - 1.0) / clients).max(0.0);
+        let smart = Parts::new(self, &self.smart, TURN);
+        let link = Parts::new(self, &self.forwarded, LINK);
+        let mut spared = Vec::new();
+        for &(server, worker, share) in &self.spared {
+            let left = (self.forwarded[worker] - share).max(0.0);
+            let often = link.often[worker] - involved(left, self.batch);
+            let keys = self.batch * (self.forwarded[worker] - left);
+            let work = (often * LINK + keys * KEY) / self.capacity[worker];
+            spared.push((server, worker, often, work));
+        }
+        let all_links: f64 = link.often.iter().sum();
+        let links: Vec<f64> = (0..servers)
+            .map(|server| {
+                let own: f64 = link.often[self.of(server)].iter().sum();
+                let spared = spared.iter().filter(|one| one.0 == server);
+                all_links - own - spared.map(|one| one.2).sum::<f64>()
+            })
+            .collect();
+        let own_work: Vec<f64> = (0..count)
+            .map(|at| {
+                let links = links[at / self.workers];
+                (TURN + self.batch * KEY + links * LINK) / self.capacity[at]
+            })
+            .collect();
+        let upkeep: Vec<f64> =
+            (0..count).map(|at| self.batch * self.upkeep[at] / self.capacity[at]).collect();
+        let mut queue = match before.queue.len() == count {
+            true => before.queue.clone(),
+            false => vec![clients / count as f64; count],
+        };
+        let mut served = Served { ordinary: vec![(0.0, 0.0); servers], ..Served::default() };
+        let mut last = 0.0;
+        let mut close = 0;
+        let mut by_class = vec![0.0; count];
+        for _ in 0..ITERATIONS_MAX {
+            let stretch: Vec<f64> = queue.iter().map(|queue| 1.0 + others * queue).collect();
+            let wait = self.slowest(&smart, &stretch);
+            let smart_rate = match self.smart_clients > 0.0 {
+                true => self.smart_clients / (self.pause + wait.whole),
+                false => 0.0,
+            };
+            served.smart = (smart_rate, wait.whole);
+            let has_ordinary = clients > self.smart_clients;
+            let mut all_ordinary = 0.0;
+            if has_ordinary {
+                let wait = self.slowest(&link, &stretch);
+                for server in 0..servers {
+                    let (mut rate, mut time) = (0.0, 0.0);
+                    for at in self.of(server) {
+                        let own = own_work[at] * stretch[at] + wait.without[server];
+                        let one = self.ordinary_clients[at] / (self.pause + own);
+                        by_class[at] = one;
+                        rate += one;
+                        time += one * own;
+                    }
+                    served.ordinary[server] = (rate, time / rate.max(1e-9));
+                    all_ordinary += rate;
+                }
+            }
+            let rate = smart_rate + all_ordinary;
+            let mut next = vec![0.0; count];
+            for at in 0..count {
+                let remote = all_ordinary - served.ordinary[at / self.workers].0;
+                next[at] = smart_rate * smart.work[at]
+                    + remote * link.work[at]
+                    + by_class[at] * own_work[at]
+                    + rate * upkeep[at];
+            }
+            for &(server, worker, _, work) in &spared {
+                next[worker] -= served.ordinary[server].0 * work;
+            }
+            for at in 0..count {
+                queue[at] = (next[at] * stretch[at]).max(0.0);
+            }
+            close = if (rate - last).abs() <= PRECISION * rate { close + 1 } else { 0 };
+            last = rate;
+            if close >= 3 {
+                break;
+            }
+        }
+        let all_ordinary: f64 = served.ordinary.iter().map(|one| one.0).sum();
+        served.throughput = last * self.batch;
+        for at in 0..count {
+            let server = at / self.workers;
+            let mut remote = (all_ordinary - served.ordinary[server].0) * link.work[at];
+            let mut turns = (all_ordinary - served.ordinary[server].0) * link.often[at];
+            let mut keys = (all_ordinary - served.ordinary[server].0) * self.forwarded[at];
+            for &(asker, worker, often, work) in &spared {
+                if worker == at {
+                    remote -= served.ordinary[asker].0 * work;
+                    turns -= served.ordinary[asker].0 * often;
+                }
+            }
+            for &(asker, worker, share) in &self.spared {
+                keys -= if worker == at { served.ordinary[asker].0 * share } else { 0.0 };
+            }
+            keys += served.smart.0 * self.smart[at] + by_class[at];
+            turns += served.smart.0 * smart.often[at] + by_class[at];
+            served.followed.push(served.smart.0 * smart.work[at] + remote);
+            served.own.push(by_class[at] * own_work[at] + last * upkeep[at]);
+            served.keys.push(keys * self.batch);
+            served.turns.push(turns);
+        }
+        served.queue = queue;
+        served
+    }
+
+    fn of(&self, server: usize) -> std::ops::Range<usize> {
+        server * self.workers..(server + 1) * self.workers
+    }
+
+    /// Until the slowest part of a batch is back.
+    fn slowest(&self, parts: &Parts, stretch: &[f64]) -> Slowest {
+        let servers = stretch.len() / self.workers;
+        let time = |at: usize| parts.work[at] * stretch[at];
+        if self.batch == 1.0 {
+            let of = |server| self.of(server).map(time).sum::<f64>();
+            let of: Vec<f64> = (0..servers).map(of).collect();
+            let whole = of.iter().sum::<f64>();
+            return Slowest { whole, without: of.iter().map(|own| whole - own).collect() };
+        }
+        let rates: Vec<f64> = (0..stretch.len())
+            .map(|at| if parts.often[at] > 0.0 { parts.often[at] / time(at) } else { 0.0 })
+            .collect();
+        let slowest = rates.iter().copied().filter(|rate| *rate > 0.0).fold(f64::MAX, f64::min);
+        let mut slow = Slowest { whole: 0.0, without: vec![0.0; servers] };
+        let mut done = vec![1.0; servers];
+        // A part's time is as good as exponential. The integral of what is not done yet, by the trapezoid's rule in the logarithm.
+        for step in 0..=STEPS {
+            let at_time = FIRST * (f64::from(step) * STEP).exp() / slowest;
+            let weight = if step == 0 { at_time * (1.0 + STEP / 2.0) } else { at_time * STEP };
+            let mut all = 1.0;
+            for (server, done) in done.iter_mut().enumerate() {
+                let of = self.of(server);
+                *done = of.fold(1.0, |done, at| {
+                    done * (1.0 - parts.often[at] * (-at_time * rates[at]).exp())
+                });
+                all *= *done;
+            }
+            slow.whole += weight * (1.0 - all);
+            for (without, done) in slow.without.iter_mut().zip(&done) {
+                let others = if *done > 1e-100 { all / done } else { 0.0 };
+                *without += weight * (1.0 - others.min(1.0));
+            }
+        }
+        slow
+    }
+}
+
+const FIRST: f64 = 0.005;
+const STEP: f64 = 0.4;
+const STEPS: u32 = 19;
+
+struct Slowest {
+    whole: f64,
+    /// By server: without its own workers.
+    without: Vec<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(shares: &[f64], clients: f64, batch: f64) -> Network {
+        Network {
+            workers: 1,
+            capacity: vec![1.0; shares.len()],
+            batch,
+            smart_clients: clients,
+            ordinary_clients: vec![0.0; shares.len()],
+            smart: shares.to_vec(),
+            forwarded: shares.to_vec(),
+            upkeep: vec![0.0; shares.len()],
+            ..Network::default()
+        }
+    }
+
+    fn close(a: f64, b: f64, by: f64) -> bool {
+        (a / b - 1.0).abs() < by
+    }
+
+    #[test]
+    fn a_saturated_cluster_does_what_its_busiest_worker_can() {
+        let served = network(&[0.5, 0.3, 0.2], 300.0, 1.0).solve(&Served::default());
+        assert!(close(served.throughput, 2.0 / (TURN + KEY), 0.01), "{served:?}");
+        assert!(served.waiting(0) > 250.0 && served.waiting(1) < 5.0, "{served:?}");
+        assert!(close(served.busy(1), 0.6, 0.02), "{served:?}");
+    }
+
+    #[test]
+    fn balanced_queues_are_as_the_exact_recursion_has_them() {
+        // N clients, K even queues: X = N / (D (N + K - 1)).
+        let served = network(&[0.25; 4], 16.0, 1.0).solve(&Served::default());
+        let exact = 16.0 / ((TURN + KEY) / 4.0 * 19.0);
+        assert!(close(served.throughput, exact, 0.03), "{} {exact}", served.throughput);
+    }
+
+    #[test]
+    fn who_thinks_asks_for_less() {
+        let mut calm = network(&[0.5, 0.5], 10.0, 1.0);
+        calm.pause = 1e-3;
+        let served = calm.solve(&Served::default());
+        assert!(close(served.throughput, 10.0 / (1e-3 + TURN + KEY), 0.01), "{served:?}");
+    }
+
+    #[test]
+    fn in_batches_the_busiest_worker_decides_too() {
+        let served = network(&[0.7, 0.1, 0.1, 0.1], 200.0, 50.0).solve(&Served::default());
+        let busiest = TURN + 35.0 * KEY;
+        assert!(close(served.throughput, 50.0 / busiest, 0.03), "{served:?}");
+    }
+
+    #[test]
+    fn the_slowest_of_equal_parts_takes_the_harmonic_sum() {
+        let even = network(&[0.25; 4], 1.0, 1e6);
+        let parts = Parts { often: vec![1.0; 4], work: vec![1.0; 4] };
+        let slow = even.slowest(&parts, &[1.0; 4]);
+        assert!(close(slow.whole, 25.0 / 12.0, 0.01), "{}", slow.whole);
+        assert!(close(slow.without[0], 11.0 / 6.0, 0.01), "{}", slow.without[0]);
+    }
+
+    #[test]
+    fn what_ordinary_clients_ask_of_others_costs_both_servers() {
+        let mut all = network(&[0.5, 0.5], 0.0, 1.0);
+        all.ordinary_clients = vec![200.0, 0.0];
+        let served = all.solve(&Served::default());
+        let work = TURN + KEY + 0.5 * LINK;
+        assert!(close(served.throughput, 1.0 / work, 0.02), "{served:?}");
+        assert!(close(served.followed[1], 0.5 * (LINK + KEY) / work, 0.02), "{served:?}");
+    }
+}

@@ -1,0 +1,195 @@
+//! Where everything is: cachelets, connections, copies, and what moves are under way.
+
+use std::collections::BTreeMap;
+
+use super::demand::Demand;
+use super::network::{LINK, Network, Served};
+use super::situation::Situation;
+
+/// A second of a core sends so many bytes of a cachelet away.
+const MOVED_BYTES: f64 = 1e8;
+/// Part of its worker's time that giving takes while it lasts, and that taking takes.
+const GIVING: f64 = 0.3;
+const TAKING: f64 = 0.15;
+
+/// How copies are written and who reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// Reads go home from a write until all copies have it (SPORE, as built first).
+    Closing,
+    /// Copies let go before each write.
+    Atomic,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways {
+    pub writes: Writes,
+    /// Requests for several keys read copies.
+    pub in_batches: bool,
+    /// A server answers ordinary clients from copies that it has.
+    pub at_once: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// By cachelet, the worker that has it, of all servers' workers.
+    pub owners: Vec<usize>,
+    /// Connections of ordinary clients, by worker.
+    pub ordinary: Vec<f64>,
+    /// By the key's name: workers that have a copy.
+    pub copied: BTreeMap<Vec<u8>, Vec<usize>>,
+    pub moves: BTreeMap<u32, Moving>,
+}
+
+/// A cachelet on its way; it is served by its source until it has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Moving {
+    pub from: usize,
+    pub to: usize,
+    pub left_bytes: f64,
+}
+
+/// A network, and what of each worker's part comes from where.
+pub struct Laid {
+    pub network: Network,
+    /// By cachelet: its part of all keys that its owner is asked for.
+    pub asked: Vec<f64>,
+    /// By worker: what it is asked for because it has copies.
+    pub copies: Vec<f64>,
+}
+
+impl Placement {
+    /// What moves take of each worker in a second; some have arrived after it.
+    pub fn carry(&mut self, speeds: &[f64]) -> Vec<f64> {
+        let mut left = vec![1.0f64; speeds.len()];
+        let mut taken = vec![0.0; speeds.len()];
+        // One after the other, in the order in which they were begun.
+        for one in self.moves.values_mut() {
+            let second = MOVED_BYTES * GIVING * speeds[one.from];
+            let part = left[one.from].min(one.left_bytes / second);
+            left[one.from] -= part;
+            one.left_bytes = (one.left_bytes - part * second).max(0.0);
+            taken[one.from] += part * GIVING;
+            taken[one.to] += part * TAKING;
+        }
+        taken.into_iter().map(|taken| f64::min(taken, 0.5)).collect()
+    }
+
+    /// `taken`: parts of workers' time that are not theirs; `last`: how it was a moment ago, by which copies are open or closed.
+    pub fn lay(
+        &self,
+        situation: &Situation,
+        demand: &Demand,
+        taken: &[f64],
+        last: &Served,
+        ways: Ways,
+    ) -> Laid {
+        let count = situation.all_workers();
+        let speeds = situation.speeds.iter().zip(taken);
+        let mut network = Network {
+            workers: situation.workers,
+            capacity: speeds.map(|(speed, taken)| speed * (1.0 - taken)).collect(),
+            batch: f64::from(situation.batch),
+            pause: situation.clients.think + situation.round_trip,
+            smart_clients: situation.clients.smart,
+            ordinary_clients: self.ordinary.clone(),
+            smart: vec![0.0; count],
+            forwarded: vec![0.0; count],
+            spared: Vec::new(),
+            upkeep: vec![0.0; count],
+        };
+        let mut asked = demand.shares.clone();
+        let mut copies = vec![0.0; count];
+        for (share, owner) in demand.shares.iter().zip(&self.owners) {
+            network.smart[*owner] += share;
+        }
+        network.forwarded = network.smart.clone();
+        for key in &demand.hottest {
+            let Some(shadows) = self.copied.get(&key.name) else { continue };
+            let home = self.owners[key.cachelet];
+            let copied = Copied::new(situation, (key.share, key.sets), home, shadows, last, ways);
+            let reads = key.share * (1.0 - key.sets);
+            if situation.batch == 1 || ways.in_batches {
+                let each = reads * copied.answer / (shadows.len() + 1) as f64;
+                for shares in [&mut network.smart, &mut network.forwarded] {
+                    shares[home] -= each * shadows.len() as f64;
+                    shadows.iter().for_each(|shadow| shares[*shadow] += each);
+                }
+                asked[key.cachelet] -= each * shadows.len() as f64;
+                shadows.iter().for_each(|shadow| copies[*shadow] += each);
+                if ways.at_once {
+                    spare(&mut network, home, shadows, each);
+                }
+            }
+            for shadow in shadows {
+                network.upkeep[*shadow] += copied.told;
+                network.upkeep[home] += copied.told;
+            }
+            network.pause += copied.pause;
+        }
+        Laid { network, asked, copies }
+    }
+}
+
+/// A server with a copy asks nobody for it; what it would have asked others for are `each` of every other place.
+fn spare(network: &mut Network, home: usize, shadows: &[usize], each: f64) {
+    let server = |worker: usize| worker / network.workers;
+    let places: Vec<usize> = shadows.iter().copied().chain([home]).collect();
+    let mut spared = Vec::new();
+    for asker in shadows.iter().map(|shadow| server(*shadow)) {
+        let others = places.iter().filter(|place| server(**place) != asker);
+        spared.extend(others.map(|place| (asker, *place, each)));
+    }
+    network.spared.extend(spared);
+}
+
+/// What copies of one key do.
+struct Copied {
+    /// Part of its reads that are asked of home and copies alike.
+    answer: f64,
+    /// Seconds of a core for each key that anyone asks for, at home and at the shadow, to tell one shadow of writes.
+    told: f64,
+    /// Seconds that a request waits longer, on average, since writes do.
+    pause: f64,
+}
+
+impl Copied {
+    fn new(
+        situation: &Situation,
+        (share, sets): (f64, f64),
+        home: usize,
+        shadows: &[usize],
+        last: &Served,
+        ways: Ways,
+    ) -> Copied {
+        let stay = |worker: &usize| {
+            let queue = last.queue.get(*worker).copied().unwrap_or(0.0);
+            (1.0 + queue) * LINK / situation.speeds[*worker]
+        };
+        let slowest = shadows.iter().map(stay).fold(0.0, f64::max);
+        // Told and answered.
+        let round = situation.round_trip + 2.0 * stay(&home) + slowest;
+        let rounds = if ways.writes == Writes::Atomic { 2.0 } else { 1.0 };
+        let writes = last.throughput * share * sets;
+        let copies = shadows.len() as f64;
+        // What is written faster than shadows answer is told them together.
+        let told = share * sets * rounds * LINK / (1.0 + writes * round);
+        let open = 1.0 / (1.0 + writes * round * rounds);
+        // A client has a lease, or gets one when home is open; it loses it where home is met closed, and by its own write.
+        let (answer, passed_on) = match ways.writes {
+            Writes::Closing => {
+                let lost = (1.0 - open) / (copies + 1.0) + sets;
+                (open / (open + lost), 0.0)
+            }
+            // A shadow that has let go passes the read on.
+            Writes::Atomic => {
+                let leased = open / (1.0 + sets);
+                (leased * open, leased * (1.0 - open))
+            }
+        };
+        let on = share * (1.0 - sets) * passed_on / (copies + 1.0) * LINK;
+        let waits = 1.0 - (1.0 - share * sets).powf(f64::from(situation.batch));
+        let pause = if ways.writes == Writes::Atomic { waits * round } else { 0.0 };
+        Copied { answer, told: told + on, pause }
+    }
+}
