@@ -27,7 +27,7 @@ use super::situation::Situation;
 const WORK: f64 = 1e9;
 
 /// Which phases act.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     pub one: bool,
     pub two: bool,
@@ -252,8 +252,11 @@ impl Brains {
         });
         let Snapshot { workers } = &self.balancers[server].reading().snapshot;
         let own = server * self.workers..(server + 1) * self.workers;
+        let map = self.coordinator.state().map.as_ref();
         let heartbeat = Heartbeat {
             incarnation: Incarnation(u64::from(id.0)),
+            map_version: map.map_or(0, |map| map.version()),
+            takes_changes: true,
             workers: workers.iter().map(report).collect(),
             helpless: self.balancers[server].is_helpless(),
             moves: moves.collect(),

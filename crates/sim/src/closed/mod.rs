@@ -8,21 +8,27 @@
 
 mod brains;
 mod demand;
+mod judge;
 mod network;
+mod oracle;
 mod placement;
 mod situation;
 mod trial;
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use judge::{Verdict, Verdicts};
 use trial::{RULES, Rules, World};
 
 const EXAMPLES: &str = "\
-  mbal-lab closed                           100 situations, ratios of throughput
-  mbal-lab closed --situations 1000 --rules off,all
-  mbal-lab closed --seed 7 --rules all --tell     one situation, epoch by epoch";
+  mbal-lab closed                                       100 situations, all rules
+  mbal-lab closed --situations 1000 --out all.csv
+  mbal-lab closed --rules all --against before.csv      beside what an earlier build came to
+  mbal-lab closed --seed 7 --rules all --tell           one situation, epoch by epoch";
 
 /// Judges the balancer as a whole: rules against each other in drawn situations, clients waiting for replies.
 #[derive(clap::Args, Clone, Debug)]
@@ -34,20 +40,21 @@ pub struct Args {
     /// So many of them; with --tell one.
     #[arg(long, default_value_t = 100)]
     situations: u64,
-    /// Names of rules, the first is what the others are compared with.
-    #[arg(long, value_delimiter = ',', default_value = "off,two,three,all")]
+    /// Names of rules; the losses of the last are listed.
+    #[arg(long, value_delimiter = ',', default_value = "off,two,three,oracle,all")]
     rules: Vec<String>,
     /// Says what happens in each epoch.
     #[arg(long)]
     tell: bool,
+    /// Threads; as many as there are cores.
     #[arg(long)]
     jobs: Option<usize>,
-}
-
-/// One situation's mean throughputs, by rules.
-struct Row {
-    seed: u64,
-    means: Vec<f64>,
+    /// A file for what came of each situation, as CSV.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Such a file of an earlier build: its rules are compared too, by their name and `-then` where this build has them.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Result<(), String> {
@@ -56,17 +63,41 @@ pub fn run(args: &Args) -> Result<(), String> {
     };
     let rules: Vec<&Rules> = args.rules.iter().map(named).collect::<Result<_, _>>()?;
     if args.tell {
-        let world = World::draw(args.seed);
-        println!("seed {}: {}", args.seed, world.situation.told());
-        for rules in rules {
-            println!("{}:", rules.name);
-            let trial = world.run(rules, true);
-            println!("{:?} {:?}", trial.settled(&world.situation), trial.done);
-        }
+        tell(args.seed, &rules);
         return Ok(());
     }
+    let mut verdicts = verdicts(args, &rules);
+    if let Some(file) = &args.out {
+        fs::write(file, judge::csv(&verdicts)).map_err(|error| in_words(file, &error))?;
+    }
+    let mut names = args.rules.clone();
+    if let Some(file) = &args.against {
+        let text = fs::read_to_string(file).map_err(|error| in_words(file, &error))?;
+        let then = judge::parse(&text).ok_or(format!("{}: no such table", file.display()))?;
+        let added = join(&mut verdicts, &then)?;
+        names.splice(0..0, added);
+    }
+    print!("{}", judge::report(&verdicts, &names));
+    Ok(())
+}
+
+fn in_words(file: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", file.display())
+}
+
+fn tell(seed: u64, rules: &[&Rules]) {
+    let world = World::draw(seed);
+    println!("seed {seed}: {}", world.situation.told());
+    for rules in rules {
+        println!("{}:", rules.name);
+        let trial = world.run(rules, true);
+        println!("{:?}", Verdict::new(&world.situation, &trial));
+    }
+}
+
+fn verdicts(args: &Args, rules: &[&Rules]) -> Verdicts {
     let next = AtomicU64::new(args.seed);
-    let rows = Mutex::new(Vec::new());
+    let verdicts = Mutex::new(Verdicts::new());
     let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     thread::scope(|scope| {
         for _ in 0..jobs {
@@ -77,38 +108,41 @@ pub fn run(args: &Args) -> Result<(), String> {
                         return;
                     }
                     let world = World::draw(seed);
-                    let mean = |rules: &&Rules| world.run(rules, false).mean(&world.situation);
-                    let row = Row { seed, means: rules.iter().map(mean).collect() };
-                    rows.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+                    let judged = |rules: &&Rules| {
+                        let trial = world.run(rules, false);
+                        (rules.name.to_owned(), Verdict::new(&world.situation, &trial))
+                    };
+                    let judged = rules.iter().map(judged).collect();
+                    let mut all = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+                    all.insert(seed, judged);
                 }
             });
         }
     });
-    let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-    rows.sort_by_key(|row| row.seed);
-    report(&rules, &rows);
-    Ok(())
+    verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn report(rules: &[&Rules], rows: &[Row]) {
-    println!("throughput by that of {}: worst (seed), p1, p10, median, mean", rules[0].name);
-    for (at, rule) in rules.iter().enumerate().skip(1) {
-        let mut ratios: Vec<(f64, u64)> =
-            rows.iter().map(|row| (row.means[at] / row.means[0], row.seed)).collect();
-        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let quantile = |share: f64| ratios[((ratios.len() - 1) as f64 * share) as usize].0;
-        let mean = ratios.iter().map(|one| one.0).sum::<f64>() / ratios.len() as f64;
-        println!(
-            "{:8} {:.3} ({}) {:.3} {:.3} {:.3} {mean:.3}",
-            rule.name,
-            ratios[0].0,
-            ratios[0].1,
-            quantile(0.01),
-            quantile(0.1),
-            quantile(0.5)
-        );
-        let worst: Vec<String> =
-            ratios.iter().take(8).map(|(ratio, seed)| format!("{seed}: {ratio:.3}")).collect();
-        println!("         worst {}", worst.join(", "));
+/// Adds what came of the same situations in an earlier build, and returns its rules' names.
+fn join(verdicts: &mut Verdicts, then: &Verdicts) -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    for (seed, now) in verdicts.iter_mut() {
+        let Some(then) = then.get(seed) else { continue };
+        if let (Some(now), Some(then)) = (now.get("off"), then.get("off")) {
+            if (now.throughput / then.throughput - 1.0).abs() > 1e-3 {
+                return Err(format!("--against: situation {seed} was another one"));
+            }
+        }
+        for (rules, verdict) in then {
+            let name = match now.contains_key(rules) {
+                true => format!("{rules}-then"),
+                false => rules.clone(),
+            };
+            if !names.contains(&name) {
+                names.push(name.clone());
+            }
+            now.insert(name, verdict.clone());
+        }
     }
+    names.retain(|name| name != "off-then" && name != "oracle-then");
+    Ok(names)
 }

@@ -24,8 +24,9 @@ pub struct Network {
     /// By worker: its part of a core.
     pub capacity: Vec<f64>,
     pub batch: f64,
-    /// Between a reply and the next request arriving.
+    /// Between a reply and the next request arriving; what of it are not clients that think.
     pub pause: f64,
+    pub pause_trip: f64,
     pub smart_clients: f64,
     pub ordinary_clients: Vec<f64>,
     /// By worker: the share of keys that smart clients ask it for, and that servers ask it for which have none of them.
@@ -53,6 +54,8 @@ pub struct Served {
     /// Of smart clients, and by server of ordinary ones: requests a second, and seconds until a request is answered.
     pub smart: (f64, f64),
     pub ordinary: Vec<(f64, f64)>,
+    /// By server: seconds that its ordinary clients' requests are in the worker that has the connection.
+    pub own_time: Vec<f64>,
 }
 
 impl Served {
@@ -82,7 +85,7 @@ impl Parts {
 }
 
 /// How likely some key of a batch is of this share.
-fn involved(share: f64, batch: f64) -> f64 {
+pub fn involved(share: f64, batch: f64) -> f64 {
     match batch {
         1.0 => share,
         _ => 1.0 - (1.0 - share.min(1.0)).powf(batch),
@@ -126,7 +129,11 @@ impl Network {
             true => before.queue.clone(),
             false => vec![clients / count as f64; count],
         };
-        let mut served = Served { ordinary: vec![(0.0, 0.0); servers], ..Served::default() };
+        let mut served = Served {
+            ordinary: vec![(0.0, 0.0); servers],
+            own_time: vec![0.0; servers],
+            ..Served::default()
+        };
         let mut last = 0.0;
         let mut close = 0;
         let mut by_class = vec![0.0; count];
@@ -145,13 +152,15 @@ impl Network {
                 for server in 0..servers {
                     let (mut rate, mut time) = (0.0, 0.0);
                     for at in self.of(server) {
-                        let own = own_work[at] * stretch[at] + wait.without[server];
-                        let one = self.ordinary_clients[at] / (self.pause + own);
-                        by_class[at] = one;
-                        rate += one;
-                        time += one * own;
+                        let own = own_work[at] * stretch[at];
+                        let pause = self.pause + wait.without[server];
+                        by_class[at] = self.ordinary_clients[at] / (pause + own);
+                        rate += by_class[at];
+                        time += by_class[at] * own;
                     }
-                    served.ordinary[server] = (rate, time / rate.max(1e-9));
+                    let own = time / rate.max(1e-9);
+                    served.own_time[server] = own;
+                    served.ordinary[server] = (rate, own + wait.without[server]);
                     all_ordinary += rate;
                 }
             }
@@ -201,6 +210,48 @@ impl Network {
         }
         served.queue = queue;
         served
+    }
+
+    /// Seconds from sending to the reply that one of a hundred requests takes longer than.
+    pub fn p99(&self, served: &Served) -> f64 {
+        let stretch = |at: &f64| 1.0 + at;
+        let stretch: Vec<f64> = served.queue.iter().map(stretch).collect();
+        let smart = Parts::new(self, &self.smart, TURN);
+        let link = Parts::new(self, &self.forwarded, LINK);
+        let all = served.throughput / self.batch;
+        let late = |time: f64| {
+            let of_smart = self.late(&smart, &stretch, time, None);
+            let mut late = served.smart.0 * of_smart;
+            for (server, (rate, _)) in
+                served.ordinary.iter().enumerate().filter(|one| one.1.0 > 0.0)
+            {
+                // Its own worker first, then the others.
+                let own = served.own_time[server];
+                let first = (-time / own).exp();
+                let others = self.late(&link, &stretch, (time - own).max(0.0), Some(server));
+                late += rate * (first + (1.0 - first) * others.min(1.0));
+            }
+            late / all
+        };
+        let (mut least, mut most) = (1e-7f64, 1e2f64);
+        for _ in 0..40 {
+            let middle = (least * most).sqrt();
+            (least, most) = if late(middle) > 0.01 { (middle, most) } else { (least, middle) };
+        }
+        least + self.pause_trip
+    }
+
+    /// How likely a part is not back after this time; without those of a server.
+    fn late(&self, parts: &Parts, stretch: &[f64], time: f64, but: Option<usize>) -> f64 {
+        let of = |at: usize| {
+            let mean = parts.work[at] * stretch[at] / parts.often[at].max(1e-12);
+            parts.often[at] * (-time / mean.max(1e-12)).exp()
+        };
+        let all = (0..stretch.len()).filter(|at| Some(at / self.workers) != but);
+        match self.batch {
+            1.0 => all.map(of).sum(),
+            _ => 1.0 - all.fold(1.0, |done, at| done * (1.0 - of(at))),
+        }
     }
 
     fn of(&self, server: usize) -> std::ops::Range<usize> {

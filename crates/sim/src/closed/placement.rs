@@ -91,6 +91,7 @@ impl Placement {
             capacity: speeds.map(|(speed, taken)| speed * (1.0 - taken)).collect(),
             batch: f64::from(situation.batch),
             pause: situation.clients.think + situation.round_trip,
+            pause_trip: situation.round_trip,
             smart_clients: situation.clients.smart,
             ordinary_clients: self.ordinary.clone(),
             smart: vec![0.0; count],
@@ -107,7 +108,7 @@ impl Placement {
         for key in &demand.hottest {
             let Some(shadows) = self.copied.get(&key.name) else { continue };
             let home = self.owners[key.cachelet];
-            let copied = Copied::new(situation, (key.share, key.sets), home, shadows, last, ways);
+            let copied = Copying::new(situation, (key.share, key.sets), home, shadows, last, ways);
             let reads = key.share * (1.0 - key.sets);
             if situation.batch == 1 || ways.in_batches {
                 let each = reads * copied.answer / (shadows.len() + 1) as f64;
@@ -126,6 +127,7 @@ impl Placement {
                 network.upkeep[home] += copied.told;
             }
             network.pause += copied.pause;
+            network.pause_trip += copied.pause;
         }
         Laid { network, asked, copies }
     }
@@ -144,24 +146,24 @@ fn spare(network: &mut Network, home: usize, shadows: &[usize], each: f64) {
 }
 
 /// What copies of one key do.
-struct Copied {
+pub struct Copying {
     /// Part of its reads that are asked of home and copies alike.
-    answer: f64,
+    pub answer: f64,
     /// Seconds of a core for each key that anyone asks for, at home and at the shadow, to tell one shadow of writes.
-    told: f64,
+    pub told: f64,
     /// Seconds that a request waits longer, on average, since writes do.
-    pause: f64,
+    pub pause: f64,
 }
 
-impl Copied {
-    fn new(
+impl Copying {
+    pub fn new(
         situation: &Situation,
         (share, sets): (f64, f64),
         home: usize,
         shadows: &[usize],
         last: &Served,
         ways: Ways,
-    ) -> Copied {
+    ) -> Copying {
         let stay = |worker: &usize| {
             let queue = last.queue.get(*worker).copied().unwrap_or(0.0);
             (1.0 + queue) * LINK / situation.speeds[*worker]
@@ -190,6 +192,6 @@ impl Copied {
         let on = share * (1.0 - sets) * passed_on / (copies + 1.0) * LINK;
         let waits = 1.0 - (1.0 - share * sets).powf(f64::from(situation.batch));
         let pause = if ways.writes == Writes::Atomic { waits * round } else { 0.0 };
-        Copied { answer, told: told + on, pause }
+        Copying { answer, told: told + on, pause }
     }
 }

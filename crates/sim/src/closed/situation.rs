@@ -52,6 +52,14 @@ pub struct Shift {
     pub salt: u64,
 }
 
+impl Shift {
+    /// The epoch with which it is over.
+    pub fn end(&self, shifts: &[Shift]) -> u64 {
+        let next = shifts.iter().find(|other| other.epoch > self.epoch);
+        next.map_or(EPOCHS, |next| next.epoch)
+    }
+}
+
 /// How popular keys are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Law {

@@ -5,133 +5,172 @@ use mbal_model::{Owner, Prefix};
 use super::brains::{Allowed, Brains, Done};
 use super::demand::Demand;
 use super::network::Served;
+use super::oracle;
 use super::placement::{Placement, Ways, Writes};
-use super::situation::{EPOCHS, Situation};
+use super::situation::{EPOCHS, Shift, Situation};
 
 /// From this epoch on after each shift it is judged.
 pub const JUDGED_FROM: u64 = 10;
+
+/// Latency is worked out in one epoch of so many.
+const P99_EVERY: u64 = 4;
 
 /// A seed's situation, with what is asked for worked out once for all rules.
 pub struct World {
     pub situation: Situation,
     /// By shift.
     demands: Vec<Demand>,
+    map: Vec<(Prefix, Owner)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub name: &'static str,
-    pub allowed: Allowed,
+    pub kind: Kind,
     pub ways: Ways,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Phases(Allowed),
+    /// Knows everything, and acts at once.
+    Oracle,
 }
 
 const NOW: Ways = Ways { writes: Writes::Closing, in_batches: false, at_once: false };
 
 /// What is compared.
-pub const RULES: [Rules; 4] = [
-    rules("off", false, false, false),
-    rules("two", false, true, false),
-    rules("three", false, false, true),
-    rules("all", false, true, true),
+pub const RULES: [Rules; 5] = [
+    phases("off", false, false, false),
+    phases("two", false, true, false),
+    phases("three", false, false, true),
+    phases("all", false, true, true),
+    Rules { name: "oracle", kind: Kind::Oracle, ways: NOW },
 ];
 
-const fn rules(name: &'static str, one: bool, two: bool, three: bool) -> Rules {
-    Rules { name, allowed: Allowed { one, two, three }, ways: NOW }
+const fn phases(name: &'static str, one: bool, two: bool, three: bool) -> Rules {
+    Rules { name, kind: Kind::Phases(Allowed { one, two, three }), ways: NOW }
 }
 
-/// What came of a trial.
+/// What came of a trial, by epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Trial {
-    /// Keys a second, by epoch.
+    /// Keys a second.
     pub throughput: Vec<f64>,
-    pub done: Done,
+    /// Seconds, where they were worked out.
+    pub p99: Vec<Option<f64>>,
+    /// Cachelets that have changed their worker, and those of them that have changed servers.
+    pub moves: Vec<[u64; 2]>,
 }
 
 impl World {
     pub fn draw(seed: u64) -> World {
         let situation = Situation::draw(seed);
-        let off = RULES[0].allowed;
-        let map = Brains::new(&situation, off).map();
+        let map = Brains::new(&situation, Allowed::default()).map();
         let demand = |shift| Demand::new(&situation, shift, &map);
-        World { demands: situation.shifts.iter().map(demand).collect(), situation }
+        World { demands: situation.shifts.iter().map(demand).collect(), situation, map }
     }
 
-    fn placement(&self, map: &[(Prefix, Owner)]) -> Placement {
+    fn placement(&self) -> Placement {
         let place = |owner: &Owner| {
             let server = usize::from(owner.server.0) - 1;
             server * self.situation.workers + usize::from(owner.worker.0)
         };
         Placement {
-            owners: map.iter().map(|(_, owner)| place(owner)).collect(),
+            owners: self.map.iter().map(|(_, owner)| place(owner)).collect(),
             ordinary: self.situation.clients.ordinary.clone(),
             copied: Default::default(),
             moves: Default::default(),
         }
     }
 
+    /// Which shift holds in an epoch, and how long.
+    fn shift(&self, epoch: u64) -> (&Demand, u64) {
+        let shifts = &self.situation.shifts;
+        let at = shifts.iter().rposition(|shift| shift.epoch <= epoch);
+        let at = at.expect("one is from the beginning on");
+        (&self.demands[at], epoch - shifts[at].epoch)
+    }
+
     pub fn run(&self, rules: &Rules, tells: bool) -> Trial {
+        match rules.kind {
+            Kind::Phases(allowed) => self.balanced(allowed, rules.ways, tells),
+            Kind::Oracle => self.best(rules.ways, tells),
+        }
+    }
+
+    fn balanced(&self, allowed: Allowed, ways: Ways, tells: bool) -> Trial {
         let situation = &self.situation;
-        let mut brains = Brains::new(situation, rules.allowed);
-        let mut placement = self.placement(&brains.map());
+        let mut brains = Brains::new(situation, allowed);
+        let mut placement = self.placement();
         let mut trial = Trial::default();
         let mut served = Served::default();
         for epoch in 0..EPOCHS {
-            let shift = situation.shifts.iter().rposition(|shift| shift.epoch <= epoch);
-            let demand = &self.demands[shift.expect("one is from the beginning on")];
+            let (demand, age) = self.shift(epoch);
             let taken = placement.carry(&situation.speeds);
-            let laid = placement.lay(situation, demand, &taken, &served, rules.ways);
+            let laid = placement.lay(situation, demand, &taken, &served, ways);
             served = laid.network.solve(&served);
+            let is_timed = age >= JUDGED_FROM && age % P99_EVERY == 0;
             trial.throughput.push(served.throughput);
+            trial.p99.push(is_timed.then(|| laid.network.p99(&served)));
             let before = brains.done;
             brains.end_epoch(&mut placement, &laid, &served);
+            let Done { lent, moved, handed } = brains.done;
+            let (lent, moved) = (lent - before.lent, moved - before.moved);
+            trial.moves.push([lent + moved, moved]);
             if tells {
-                tell(epoch, situation, &served, before, brains.done, placement.moves.len());
+                let mark = if age == 0 { "*" } else { " " };
+                println!(
+                    "{mark}{epoch:3} {:9.0}/s  lent {lent} moved {moved} handed {} moving {} copied {}  {}",
+                    served.throughput,
+                    handed - before.handed,
+                    placement.moves.len(),
+                    placement.copied.len(),
+                    busy(situation, &served),
+                );
             }
         }
-        trial.done = brains.done;
+        trial
+    }
+
+    fn best(&self, ways: Ways, tells: bool) -> Trial {
+        let mut placement = self.placement();
+        let mut trial = Trial::default();
+        for (at, demand) in self.demands.iter().enumerate() {
+            let best = oracle::best(&self.situation, demand, ways, &mut placement);
+            let shift = &self.situation.shifts[at];
+            for epoch in shift.epoch..shift.end(&self.situation.shifts) {
+                trial.throughput.push(best.served.throughput);
+                trial.p99.push(Some(best.p99));
+                trial.moves.push(if epoch == shift.epoch { best.moves } else { [0, 0] });
+            }
+            if tells {
+                let Served { throughput, .. } = best.served;
+                println!(
+                    "*{:3} {throughput:9.0}/s  moved {:?}  {}",
+                    shift.epoch,
+                    best.moves,
+                    busy(&self.situation, &best.served)
+                );
+            }
+        }
         trial
     }
 }
 
-fn tell(
-    epoch: u64,
-    situation: &Situation,
-    served: &Served,
-    before: Done,
-    now: Done,
-    moving: usize,
-) {
-    let mark = if situation.shifts.iter().any(|shift| shift.epoch == epoch) { "*" } else { " " };
-    let busy: Vec<String> = (0..situation.servers.min(12))
-        .map(|server| {
-            let own = server * situation.workers..(server + 1) * situation.workers;
-            let busy = own.map(|at| format!("{:.2}", served.busy(at)));
-            busy.collect::<Vec<_>>().join("/")
-        })
-        .collect();
-    println!(
-        "{mark}{epoch:3} {:9.0}/s  lent {} moved {} handed {} moving {moving}  {}",
-        served.throughput,
-        now.lent - before.lent,
-        now.moved - before.moved,
-        now.handed - before.handed,
-        busy.join(" "),
-    );
+/// How busy the workers of the first servers are.
+fn busy(situation: &Situation, served: &Served) -> String {
+    let server = |server: usize| {
+        let own = server * situation.workers..(server + 1) * situation.workers;
+        let busy = own.map(|at| format!("{:.2}", served.busy(at)));
+        busy.collect::<Vec<_>>().join("/")
+    };
+    (0..situation.servers.min(12)).map(server).collect::<Vec<_>>().join(" ")
 }
 
 impl Trial {
-    /// Mean throughput from the tenth epoch after each shift on, by shift.
-    pub fn settled(&self, situation: &Situation) -> Vec<f64> {
-        let ends = situation.shifts.iter().skip(1).map(|shift| shift.epoch).chain([EPOCHS]);
-        let stretch = |(shift, end): (&super::situation::Shift, u64)| {
-            let judged = &self.throughput[(shift.epoch + JUDGED_FROM) as usize..end as usize];
-            judged.iter().sum::<f64>() / judged.len() as f64
-        };
-        situation.shifts.iter().zip(ends).map(stretch).collect()
-    }
-
-    pub fn mean(&self, situation: &Situation) -> f64 {
-        let settled = self.settled(situation);
-        settled.iter().sum::<f64>() / settled.len() as f64
+    /// Epochs of each shift.
+    pub fn stretches(shifts: &[Shift]) -> impl Iterator<Item = std::ops::Range<usize>> {
+        shifts.iter().map(|shift| shift.epoch as usize..shift.end(shifts) as usize)
     }
 }
