@@ -15,6 +15,8 @@ use std::time::Instant;
 
 const ROUNDS: usize = 31;
 const BYTES: u32 = 300;
+/// Of each key: the tracker keeps those of its keys.
+const NAME: &[u8] = b"enwiki:page:12345678";
 
 /// Requests to a worker in a second, after which the tracker's epoch ends.
 const EPOCH: usize = 1_000_000;
@@ -66,25 +68,25 @@ fn main() {
         }
     });
     let mut sampler = Sampler::new(0.03, 1);
-    let mut tracker = HotKeys::new(HotKeysConfig::default());
+    let mut tracker = HotKeys::new(512, 0.5);
     row("with sampler and hot-key tracker, per request", &stream, &mut |keys| {
         for epoch in keys.chunks(EPOCH) {
             for batch in epoch.chunks(64) {
                 touch(batch);
                 for at in sampler.choose_among(batch.len()) {
-                    black_box(tracker.observe(batch[at], Access::Read));
+                    tracker.observe(batch[at], NAME, Access::Read);
                 }
             }
-            end_epoch(&mut tracker);
+            tracker.tick();
         }
     });
-    let mut tracker = HotKeys::new(HotKeysConfig::default());
+    let mut tracker = HotKeys::new(512, 0.5);
     row("hot-key tracker of 512, per sampled key", &sampled, &mut |keys| {
         for epoch in keys.chunks(EPOCH * 3 / 100) {
             for &key in epoch {
-                black_box(tracker.observe(key, Access::Read));
+                tracker.observe(key, NAME, Access::Read);
             }
-            end_epoch(&mut tracker);
+            tracker.tick();
         }
     });
     let mut counter = LossyCounter::new(0.0005, 0.00015);
@@ -112,14 +114,4 @@ fn main() {
     }
     print!("{rows}");
     support::write_result("sketch-speed.csv", &rows);
-}
-
-fn end_epoch(tracker: &mut HotKeys) {
-    let mut changes = Vec::new();
-    tracker.tick(&mut changes);
-    for change in changes {
-        if let Change::Cool(slot) = change {
-            tracker.release(slot);
-        }
-    }
 }

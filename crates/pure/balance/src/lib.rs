@@ -1,10 +1,11 @@
 //! Decides what moves, and how many copies a hot key gets: a snapshot in, a plan out.
 //!
-//! Called by the process around `control` (phase 3), by `worker` (phase 2) and by the simulator. Never
-//! measures, moves, or asks what time it is.
+//! Called by the process around `control` (phase 3), by servers' balancers (phase 2), by workers and the proxy (hot keys) and by the
+//! simulator. Never measures, moves, or asks what time it is.
 
 #![forbid(unsafe_code)]
 
+pub mod hot;
 pub mod model;
 mod state;
 

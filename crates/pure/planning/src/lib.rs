@@ -8,11 +8,9 @@
 
 #![forbid(unsafe_code)]
 
-use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
+use mbal_balance::hot::threshold;
+use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_control::{Answer, Ask, Rates, choose};
-
-/// What a copy is to answer at least, as a part of what a server answers on average: below it, its upkeep is more than it helps.
-const COPY_WORTH: f64 = 0.02;
 
 pub struct Planning {
     thresholds: Thresholds,
@@ -72,7 +70,9 @@ impl Planning {
                 (Asked::Rates, Ask::Rates)
             }
             (Asked::Rates, Some(Answer::Rates(Some(rates)))) => {
-                (Asked::Nothing, Ask::Threshold(threshold(&rates)))
+                let Rates { servers, requests, hottest, target } = &rates;
+                let threshold = threshold(*servers, *requests, hottest, *target);
+                (Asked::Nothing, Ask::Threshold(threshold))
             }
             _ => {
                 self.asked = Asked::Nothing;
@@ -82,13 +82,6 @@ impl Planning {
         self.asked = asked;
         Some(ask)
     }
-}
-
-/// T: requests a second that one copy of a key is to have at most.
-fn threshold(rates: &Rates) -> f64 {
-    let Rates { servers, requests, hottest, target } = rates;
-    let least = requests / (*servers).max(1) as f64 * COPY_WORTH;
-    copies_threshold(*servers, *requests, hottest, *target).max(least)
 }
 
 #[cfg(test)]

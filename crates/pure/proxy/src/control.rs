@@ -1,11 +1,11 @@
 //! NetKV's control (ICAC 2016): which keys are hot, and how many copies each gets, decided once an interval.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mbal_balance::{Demand, Prediction, Threshold, choose_threshold, copies};
+use mbal_balance::hot::{COPY_WORTH, virtual_threshold};
+use mbal_balance::{Demand, Threshold, copies};
 use mbal_model::Instant;
-use mbal_sketch::{HyperLogLog, LossyCounter, Sampler};
+use mbal_sketch::{Access, HotKeys, HyperLogLog, KeyRates, Sampler};
 
 /// What an operator decides of copies.
 #[derive(Clone, Copy, Debug)]
@@ -19,21 +19,19 @@ pub struct Replication {
 
 /// Keys with copies, at most.
 const HOT_MAX: usize = 256;
-/// A key with less than this share of the requests is not tracked, and how wrong its count may be.
-const SUPPORT: f64 = 0.002;
-const ERROR: f64 = 0.0005;
+/// Keys that are tracked, and the share of the requests from which one is looked at, unless less would fill a copy.
+const TRACKED: usize = 4096;
+const SHARE_LEAST: f64 = 0.0015;
 /// Fewer samples say nothing.
 const SAMPLES_MIN: u64 = 50;
 const PRECISION: u32 = 12;
 
-/// The sketches of one interval.
+/// What is counted in one interval.
 pub(crate) struct Control {
     pub replication: Replication,
     sampler: Sampler,
-    counter: LossyCounter,
+    keys: HotKeys,
     distinct: HyperLogLog,
-    /// Names of sampled keys, of which the counter knows hashes alone.
-    names: BTreeMap<u64, Box<[u8]>>,
     pub ends_at: Instant,
     /// Of the last interval in which there was something to decide.
     pub decided: Option<Threshold>,
@@ -44,9 +42,9 @@ impl Control {
         Control {
             replication,
             sampler: Sampler::new(replication.sampling, seed),
-            counter: LossyCounter::new(SUPPORT, ERROR),
+            // Only the last interval counts.
+            keys: HotKeys::new(TRACKED, 1.0),
             distinct: HyperLogLog::new(PRECISION),
-            names: BTreeMap::new(),
             ends_at: now + replication.interval,
             decided: None,
         }
@@ -62,11 +60,8 @@ impl Control {
 
     /// A request that was chosen.
     pub fn count(&mut self, key: &[u8], hash: u64) {
-        self.counter.observe(hash);
+        self.keys.observe(hash, key, Access::Read);
         self.distinct.observe(hash);
-        if self.names.len() < 4 * self.counter.tracked().max(HOT_MAX) {
-            self.names.entry(hash).or_insert_with(|| key.into());
-        }
     }
 
     /// The last threshold, in requests per second: those that are not looked at count too.
@@ -81,27 +76,29 @@ impl Control {
     /// The interval is over: hot keys by hash and name, and how many copies each is to have, its home included.
     pub fn decide(&mut self, upstreams: usize, now: Instant) -> Vec<(u64, Box<[u8]>, u32)> {
         self.ends_at = now + self.replication.interval;
+        let samples = self.keys.samples();
+        let share_least = SHARE_LEAST.min(COPY_WORTH / upstreams.max(1) as f64);
+        let told = self.keys.rates(1.0, samples as f64, share_least, |_| false);
         let mut hot = Vec::new();
-        if self.counter.seen() >= SAMPLES_MIN && upstreams > 1 {
-            let tracked = self.counter.frequent();
+        if samples >= SAMPLES_MIN && upstreams > 1 {
+            let mut told: Vec<(u64, KeyRates)> = told.into_iter().collect();
+            told.sort_by(|a, b| b.1.rates.reads.total_cmp(&a.1.rates.reads).then(a.0.cmp(&b.0)));
             let demand = Demand {
-                tracked: tracked.iter().map(|key| f64::from(key.count)).collect(),
-                requests: self.counter.seen() as f64,
+                tracked: told.iter().map(|(_, told)| told.rates.reads).collect(),
+                requests: samples as f64,
                 keys: self.distinct.distinct(),
                 bins: upstreams,
             };
-            let threshold = choose_threshold(&demand, self.replication.target, Prediction::Typical);
+            let threshold = virtual_threshold(&demand, self.replication.target);
             self.decided = Some(threshold);
-            for key in tracked.iter().take(HOT_MAX) {
-                let wanted = copies(f64::from(key.count), threshold.requests_per_copy);
-                if let Some(name) = self.names.get(&key.hash).filter(|_| wanted > 1) {
-                    hot.push((key.hash, name.clone(), wanted.min(64 * upstreams as u32)));
+            for (hash, KeyRates { key, rates }) in told.into_iter().take(HOT_MAX) {
+                let wanted = copies(rates.reads, threshold.requests_per_copy);
+                if wanted > 1 {
+                    hot.push((hash, key, wanted.min(64 * upstreams as u32)));
                 }
             }
         }
-        self.counter.next_interval(hot.len());
         self.distinct.clear();
-        self.names.clear();
         hot
     }
 }

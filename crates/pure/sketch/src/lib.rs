@@ -2,12 +2,12 @@
 //! and how many would hit in a cache of any size.
 //!
 //! Workers feed it sampled requests, the proxy every interval's keys, the autoscaler reads the
-//! curves. It never sees a key's bytes, a clock or a source of randomness: keys are their 64-bit
-//! hashes, epochs are ticked by the caller, random bits come from a seed.
+//! curves. It never sees a clock or a source of randomness: keys are their 64-bit hashes (of the hottest
+//! their names are kept), epochs are ticked by the caller, random bits come from a seed.
 //!
-//! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (SPORE, SoCC 2013, §3.3, a
-//! home worker's tracker), [`LossyCounter`] and [`HyperLogLog`] (NetKV, ICAC 2016, §IV.A, the proxy's
-//! interval), and [`StackDistances`] (ElMem, ICDCS 2018, §III.B, the autoscaler's curve), whose oracle
+//! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (SPORE, SoCC 2013, §3.3, the
+//! tracker of workers and of the proxy), [`HyperLogLog`] and [`LossyCounter`] (NetKV, ICAC 2016, §IV.A; the
+//! latter is what the tracker is held against), and [`StackDistances`] (ElMem, ICDCS 2018, §III.B, the autoscaler's curve), whose oracle
 //! is [`mattson`].
 //!
 //! | sketch | merges | bound after merging |
@@ -15,7 +15,7 @@
 //! | [`HyperLogLog`] | yes | the same registers as one sketch of the whole stream |
 //! | [`LossyCounter`] | yes | counts low by at most error × length of both streams together |
 //! | [`Curve`] | yes, as parts of a hash-partitioned cache | exact where the cache is partitioned alike |
-//! | [`HotKeys`] | no: a key has one home; its heat moves with its cachelet | |
+//! | [`HotKeys`] | no: what it tells is summed | |
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ mod table;
 pub use curve::{Curve, point_bytes};
 pub use distances::StackDistances;
 pub use distances::of_cache::{Chosen, Found};
-pub use hot_keys::{Access, Change, HotKeys, HotKeysConfig, KeyHeat, Observed, Slot};
+pub use hot_keys::{Access, HotKeys, KeyRates, Rates, Slot};
 pub use hyperloglog::HyperLogLog;
 pub use lossy::{Frequent, LossyCounter};
 // Every sketch mixes first. A cachelet is a *prefix* of the hash, so the hashes that one worker sees share their high bits: a

@@ -7,12 +7,12 @@
 //!   a write of such a key ──► HomeKey: let go? executed, told       a read there ──► answered from the copy, or passed on
 //! ```
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use mbal_balance::hot::CopyBackoff;
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
 use mbal_model::{Instant, Key, Prefix};
 use mbal_replica::{Hold, Terms, newborn_rests};
@@ -30,11 +30,10 @@ mod shared;
 mod table;
 mod terms;
 mod ticking;
-mod worth;
 
 pub use terms::{CopiesHere, HotHome, HotMode, HotTerms};
 
-pub(crate) use heat::Rates;
+pub(crate) use heat::RatesByKey;
 pub(crate) use homes::{execute_told, tell_copies, told_of};
 pub(crate) use leased::{heed_leases, read_elsewhere};
 pub(crate) use read::Read;
@@ -47,7 +46,6 @@ use heat::{Heat, Heats};
 use here::Shadows;
 use home::HomeKey;
 use table::Table;
-use worth::CopyBackoff;
 
 /// What the workers of a server share of this.
 #[derive(Default)]
@@ -125,7 +123,7 @@ impl Copies {
     }
 
     /// Rates of the hottest keys over the last second or so, by hash.
-    pub fn told(&self) -> BTreeMap<u64, Rates> {
+    pub fn told(&self) -> RatesByKey {
         self.heats.lock().told()
     }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, Key, Prefix};
 use mbal_replica::HomeState;
+use mbal_sketch::KeyRates;
 
-use crate::copies::{CopiesHere, HotHome, HotMode, HotTerms, Rates};
+use crate::copies::{CopiesHere, HotHome, HotMode, HotTerms};
 use crate::shared::Shared;
 use crate::time::Now;
 
@@ -55,8 +56,8 @@ impl Shared {
         self.copies.homes.each(|hash, one| {
             let home = HotHome {
                 key: one.key.to_vec(),
-                reads: one.reads,
-                writes: one.writes,
+                reads: one.upkeep.rates.reads,
+                writes: one.upkeep.rates.writes,
                 value_bytes: one.value_bytes,
                 state: Some(one.home.state(self.copies.latest())),
                 copies: one.home.shadows().map(|(_, server)| server).collect(),
@@ -74,9 +75,9 @@ impl Shared {
     /// Those that are asked for much, and have none.
     fn hot_without_copies(&self) -> BTreeMap<u64, HotHome> {
         let heats = self.copies.told();
-        let cold = |(hash, rates): (u64, Rates)| {
+        let cold = |(hash, KeyRates { key, rates })| {
             let home = HotHome {
-                key: rates.key.into(),
+                key: key.into(),
                 reads: rates.reads,
                 writes: rates.writes,
                 value_bytes: 0,

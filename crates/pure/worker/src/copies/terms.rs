@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mbal_balance::hot::Policy;
 use mbal_model::{Instant, ServerId};
 use mbal_replica::HomeState;
 
@@ -26,6 +27,18 @@ pub struct HotTerms {
     pub threshold: f64,
     /// For copies of other servers' keys.
     pub memory_bytes: u64,
+}
+
+/// Reads for each write and each shadow, at least. So a write takes away what nine reads add (SPORE, SoCC 2013, §3.5), and what is read
+/// a hundred times for each write has eleven shadows. One that invalidates first is told twice.
+const READS_PER_WRITE: f64 = 9.0;
+
+impl HotTerms {
+    pub(crate) fn policy(&self) -> Policy {
+        let writes_wait = self.mode == HotMode::Atomic;
+        let reads_per_write = READS_PER_WRITE * if writes_wait { 2.0 } else { 1.0 };
+        Policy { threshold: self.threshold, reads_per_write, writes_wait }
+    }
 }
 
 impl Default for HotTerms {

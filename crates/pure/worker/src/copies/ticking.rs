@@ -1,22 +1,21 @@
 //! What is done of copies as time passes: hot keys get them, leases are prolonged, what has cooled ends.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use mbal_balance::hot::{Seen, Upkeep, Verdict};
 use mbal_model::{Instant, Key, ServerId, WorkerId};
 use mbal_replica::{Grant, Home};
 use mbal_routing::copies as copies_of;
-use mbal_sketch::Sampler;
+use mbal_sketch::{KeyRates, Sampler};
 
 use crate::commands::context::Here;
 use crate::copies::Copies;
-use crate::copies::heat::Rates;
+use crate::copies::heat::{RatesByKey, SHARE_LEAST};
 use crate::copies::home::HomeKey;
 use crate::copies::sends::Sends;
 use crate::copies::table::SHARDS;
 use crate::copies::terms::HotMode;
-use crate::copies::worth::{Ledger, copies_for_new, copies_worth};
 use crate::sessions::wakes::{Sleeper, Wakes};
 use crate::shared::Shared;
 use crate::time::Now;
@@ -27,8 +26,6 @@ const HEAT_EPOCH: Duration = Duration::from_millis(200);
 const COPIES_EVERY: Duration = Duration::from_millis(20);
 /// The load from which on a worker looks for hot keys.
 const HOTSPOT: f64 = 0.5;
-/// A key loses its copies when it had less than half of what gives them, for so many epochs.
-const COOL_EPOCHS: u32 = 5;
 /// Keys of one server with copies.
 const HOT_KEYS_MAX: usize = 512;
 
@@ -102,7 +99,8 @@ impl Ticks {
         }
         let seconds = elapsed.as_secs_f64();
         let has_copies = |hash| copies.homes.may_have(hash);
-        let rates = copies.heat(worker.0).tick(seconds, requests as f64, has_copies);
+        let rates =
+            copies.heat(worker.0).0.rates(seconds, requests as f64, SHARE_LEAST, has_copies);
         let mut heats = copies.heats.lock();
         heats.tell(worker.0, rates, requests as f64 / seconds);
         if worker == WorkerId(0) {
@@ -114,13 +112,7 @@ impl Ticks {
 }
 
 /// `sum`: rates of the last epochs; `told`: those of the last second or so.
-fn decide(
-    shared: &Shared,
-    here: &Here,
-    mut sum: BTreeMap<u64, Rates>,
-    told: &BTreeMap<u64, Rates>,
-    seconds: f64,
-) {
+fn decide(shared: &Shared, here: &Here, mut sum: RatesByKey, told: &RatesByKey, seconds: f64) {
     let copies = &shared.copies;
     let servers: Vec<ServerId> = {
         let mut all = shared.map.others();
@@ -128,46 +120,33 @@ fn decide(
         all.sort();
         all
     };
-    let (terms, lease_now) = (copies.terms(), here.lease_now);
+    let (policy, lease_now) = (copies.terms().policy(), here.lease_now);
     let mut backoff = copies.backoff.lock();
     let mut keys = 0;
     copies.homes.each(|hash, one| {
         keys += 1;
-        let counted = sum.remove(&hash).filter(|rates| rates.key == one.key).unwrap_or_default();
-        let answered = std::mem::take(&mut one.answered) as f64;
-        let written = std::mem::take(&mut one.written) as f64;
-        one.ledger.add(answered, written);
-        // Shadows tell of their reads a few times a second.
-        one.elsewhere += (answered / seconds - one.elsewhere) / 2.0;
-        one.writes += (written / seconds - one.writes) / 4.0;
-        let now_read = counted.reads + one.elsewhere;
-        // An epoch has some ten samples of a key at T: copies would come and go by chance. No chance halves what is read.
-        let share = if 2.0 * now_read < one.reads { 2.0 } else { 4.0 };
-        one.reads += (now_read - one.reads) / share;
-        let rates = Rates { reads: one.reads, writes: one.writes, ..Rates::default() };
-        let twice = Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
-        // Until its shadows have let go it is looked at again.
-        let has_ended = one.cool >= COOL_EPOCHS;
-        let is_a_loss = one.ledger.is_a_loss(one.home.shadows().count(), terms.mode);
-        match copies_worth(&twice, one.value_bytes, &terms) {
-            _ if has_ended || is_a_loss => one.cool = COOL_EPOCHS,
-            1 => one.cool += 1,
-            _ => one.cool = 0,
-        }
-        if one.cool >= COOL_EPOCHS {
-            let is_read = Rates { writes: 0.0, ..twice };
-            let is_written = is_a_loss || copies_worth(&is_read, one.value_bytes, &terms) > 1;
-            if !has_ended && is_written {
-                backoff.add(hash, lease_now);
+        let counted = sum.remove(&hash).filter(|counted| counted.key == one.key);
+        let seen = Seen {
+            seconds,
+            reads: counted.map_or(0.0, |counted| counted.rates.reads),
+            answered: std::mem::take(&mut one.answered) as f64,
+            written: std::mem::take(&mut one.written) as f64,
+            value_bytes: one.value_bytes,
+            copies: one.home.shadows().count(),
+        };
+        match one.upkeep.look(&policy, &seen) {
+            Verdict::Copies(wanted) if wanted - 1 > seen.copies => {
+                let key = Key::new(&one.key).expect("it was a key");
+                for (suffix, server) in copies_of(&key, shared.here(), &servers, wanted - 1) {
+                    one.home.widen(suffix, server);
+                }
             }
-            one.cools();
-            return;
-        }
-        let wanted = copies_worth(&rates, one.value_bytes, &terms) - 1;
-        if wanted > one.home.shadows().count() {
-            let key = Key::new(&one.key).expect("it was a key");
-            for (suffix, server) in copies_of(&key, shared.here(), &servers, wanted) {
-                one.home.widen(suffix, server);
+            Verdict::Copies(_) => {}
+            Verdict::Cools { back_off } => {
+                if back_off {
+                    backoff.add(hash, lease_now);
+                }
+                one.cools();
             }
         }
     });
@@ -175,11 +154,11 @@ fn decide(
     if !is_hotspot || servers.len() < 2 || here.lapsed {
         return;
     }
-    for (hash, rates) in sum {
+    for (hash, KeyRates { key: name, rates }) in sum {
         if keys >= HOT_KEYS_MAX {
             break;
         }
-        let Some(key) = Key::new(&rates.key) else { continue };
+        let Some(key) = Key::new(&name) else { continue };
         if backoff.has(hash, lease_now) {
             continue;
         }
@@ -194,7 +173,8 @@ fn decide(
                 .store
                 .read(&key, here.now.second, false, &mut nothing, |view, _| view.value_bytes());
         let Some(value_bytes) = value_bytes else { continue };
-        let wanted = copies_for_new(&rates, told.get(&hash), value_bytes, &terms);
+        let lately = told.get(&hash).map(|known| &known.rates);
+        let wanted = policy.copies_for_new(&rates, lately, value_bytes);
         if wanted < 2 {
             continue;
         }
@@ -207,20 +187,16 @@ fn decide(
         let home = Home::new(copies.home_terms(), grant, &places);
         copies.in_use.store(true, Relaxed);
         let one = HomeKey {
-            key: rates.key.clone(),
+            key: name.clone(),
             home,
-            stamp: None,
+            stamp: Some(u64::MAX),
             since: copies.latest(),
-            reads: rates.reads,
-            writes: rates.writes,
+            upkeep: Upkeep::new(rates),
             value_bytes,
             answered: 0,
             written: 0,
-            ledger: Ledger::default(),
-            elsewhere: 0.0,
-            cool: 0,
         };
-        if copies.homes.insert(hash, HomeKey { stamp: Some(u64::MAX), ..one }) {
+        if copies.homes.insert(hash, one) {
             keys += 1;
             // From now on every batch that begins finds it.
             let stamp = shared.store.stamp_batches();

@@ -8,16 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use mbal_locks::{Mutex, MutexGuard, ranks};
-use mbal_model::{KEY_BYTES_MAX, Key, Prefix, Seconds};
-use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Observed, Slot};
+use mbal_model::{Key, Prefix, Seconds};
+use mbal_sketch::{Access, HotKeys, Slot};
 
 /// Keys that a worker tracks. With so many places the tenth key of a Zipf 0.99 keeps its own, however
 /// long the tail.
 const TRACKED: usize = 4096;
-
-const NAME_BYTES: usize = 1 + KEY_BYTES_MAX;
-/// Of a slot that never had a key.
-const NOWHERE: u16 = u16::MAX;
 
 /// After a question for the hottest keys, all requests are looked at for so long.
 const WATCHED_SECONDS: Seconds = 3;
@@ -26,10 +22,6 @@ const WATCHED_SECONDS: Seconds = 3;
 /// the epoch before this one.
 pub(crate) struct Hot {
     keys: HotKeys,
-    /// Lengths of keys, and the keys.
-    names: Vec<[u8; NAME_BYTES]>,
-    /// By slot, the place of its key's name; it stays when the slot gets another key.
-    places: Vec<u16>,
     second: Seconds,
     samples: Counted,
     requests: Counted,
@@ -37,7 +29,6 @@ pub(crate) struct Hot {
     cachelets: BTreeMap<Prefix, CacheletHeat>,
     /// The worker's count of requests when this epoch began.
     requests_before: u64,
-    changes: Vec<sketch::Change>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -91,23 +82,14 @@ pub struct Heat {
 
 impl Default for Hot {
     fn default() -> Hot {
-        // Nothing is hot enough to be kept for its own sake, and only the last epoch counts.
-        let config = HotKeysConfig {
-            capacity: TRACKED,
-            hot_score: f32::INFINITY,
-            smoothing: 1.0,
-            ..HotKeysConfig::default()
-        };
+        // Only the last epoch counts.
         Hot {
-            keys: HotKeys::new(config),
-            names: Vec::with_capacity(TRACKED),
-            places: vec![NOWHERE; TRACKED],
+            keys: HotKeys::new(TRACKED, 1.0),
             second: 0,
             samples: Counted::default(),
             requests: Counted::default(),
             cachelets: BTreeMap::new(),
             requests_before: 0,
-            changes: Vec::new(),
         }
     }
 }
@@ -119,29 +101,14 @@ impl Hot {
         let heat = self.cachelets.entry(cachelet).or_default();
         heat.ever += stands_for;
         heat.late.now += stands_for;
-        if let Observed::Admitted(slot) = self.keys.observe(key.hash(), access) {
-            let bytes = key.bytes();
-            let place = &mut self.places[slot as usize];
-            if *place == NOWHERE {
-                *place = self.names.len() as u16;
-                self.names.push([0; NAME_BYTES]);
-            }
-            let name = &mut self.names[usize::from(*place)];
-            name[0] = bytes.len() as u8;
-            name[1..=bytes.len()].copy_from_slice(bytes);
-        }
-    }
-
-    fn name(&self, slot: Slot) -> &[u8] {
-        let name = &self.names[usize::from(self.places[slot as usize])];
-        &name[1..=usize::from(name[0])]
+        self.keys.observe(key.hash(), key.bytes(), access);
     }
 
     /// Lets the seconds pass that have passed.
     pub fn pass_to(&mut self, second: Seconds, requests: u64) {
         // After two seconds nothing of the past is left.
         for _ in 0..second.saturating_sub(self.second).min(2) {
-            self.keys.tick(&mut self.changes);
+            self.keys.tick();
             self.samples.end_second();
             self.cachelets.values_mut().for_each(|cachelet| cachelet.late.end_second());
             self.requests.now = requests.saturating_sub(self.requests_before) as f64;
@@ -194,7 +161,7 @@ impl Hot {
         }
         let slot = key.and_then(|key| {
             let slot = self.keys.find(key.hash())?;
-            (self.name(slot) == key.bytes()).then_some(slot)
+            (self.keys.name(slot) == key.bytes()).then_some(slot)
         });
         Heat {
             key: slot.map_or([0.0; 2], |slot| self.rates(slot)),
@@ -228,7 +195,7 @@ impl Hot {
                 continue;
             }
             let [reads, writes] = self.rates(slot);
-            let sum = all.entry(self.name(slot).to_vec()).or_default();
+            let sum = all.entry(self.keys.name(slot).to_vec()).or_default();
             sum.reads += reads;
             sum.writes += writes;
         }

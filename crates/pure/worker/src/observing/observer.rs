@@ -72,7 +72,8 @@ impl Observer<'_> {
                 if let Some(heat) = &mut heat {
                     // A read that no copy can answer is like a write: copies do not relieve the home of it.
                     let relieved = request.is_none_or(|request| Read::of(request).is_some());
-                    heat.observe(&key, if relieved { Access::Read } else { Access::Write });
+                    let access = if relieved { Access::Read } else { Access::Write };
+                    heat.0.observe(key.hash(), key.bytes(), access);
                 }
             }
             at += 1;

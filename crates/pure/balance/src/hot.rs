@@ -1,0 +1,352 @@
+//! Hot keys: which get copies, and how many. One policy for servers, which copy their own keys to each other, and for a proxy, which
+//! copies those of its upstreams; how a copy is made, read and ended is their own.
+//!
+//! ```text
+//!   rates of the hottest keys, servers, target ──► threshold ──► T
+//!   T, what a write costs, rates of one key    ──► Policy, Upkeep ──► how many copies, or that they go
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mbal_model::Instant;
+use mbal_sketch::Rates;
+
+use crate::balls::{Demand, Prediction, Threshold, choose_threshold, copies_threshold};
+
+/// What a copy is to answer at least, as a part of what a server answers on average: below it, its upkeep is more than it helps.
+pub const COPY_WORTH: f64 = 0.02;
+
+/// The least T, whatever the target: requests that a copy is to answer.
+fn least(servers: usize, requests: f64) -> f64 {
+    requests / servers.max(1) as f64 * COPY_WORTH
+}
+
+/// T where a key has one copy a server at most: requests a second that one of them is to have at most.
+pub fn threshold(servers: usize, requests: f64, hottest: &[f64], target: f64) -> f64 {
+    copies_threshold(servers, requests, hottest, target).max(least(servers, requests))
+}
+
+/// T where copies are virtual: they lie where the hash of their names says, and several may lie on one server.
+pub fn virtual_threshold(demand: &Demand, target: f64) -> Threshold {
+    let chosen = choose_threshold(demand, target, Prediction::Typical);
+    let least = least(demand.bins, demand.requests);
+    Threshold { requests_per_copy: chosen.requests_per_copy.max(least), ..chosen }
+}
+
+/// A value of so many bytes costs as much to answer as the request itself.
+const VALUE_BYTES_OF_A_REQUEST: f64 = 4096.0;
+/// Of copies that a server may make of one key.
+const COPIES_MAX: f64 = 255.0;
+/// Of T: who has so much in the last epochs is hot, and not by chance.
+const SURE: f64 = 1.5;
+
+/// How many copies keys are to have, one a server at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// T. Infinity: nothing is copied.
+    pub threshold: f64,
+    /// Reads for each write and each copy, at least: what it costs that a copy is told of a write.
+    pub reads_per_write: f64,
+    /// Writes wait for copies.
+    pub writes_wait: bool,
+}
+
+impl Policy {
+    /// How many copies, the original included, a key of these rates is to have: as many as T says, and no more than its writes allow.
+    pub fn copies(&self, rates: &Rates, value_bytes: u32) -> usize {
+        let weight = 1.0 + f64::from(value_bytes) / VALUE_BYTES_OF_A_REQUEST;
+        let rate = rates.all() * weight;
+        if !rate.is_finite() || rate <= self.threshold {
+            return 1;
+        }
+        let shadows = (rates.reads / (self.reads_per_write * rates.writes)).floor();
+        (rate / self.threshold).ceil().min(1.0 + shadows).min(COPIES_MAX) as usize
+    }
+
+    /// The same of a key that has none yet, by its rates of the last epochs and those of the last second or so. An epoch has some ten
+    /// samples of a key at T. So what is far over T is copied at once, and the rest when it has lasted: else chance would copy what is not hot.
+    /// Nor what is written: among twenty samples of a key that is written in one of ten requests there is no write in one of eight epochs. So one
+    /// write more is taken for granted.
+    pub fn copies_for_new(&self, now: &Rates, lately: Option<&Rates>, value_bytes: u32) -> usize {
+        let worth = |rates: &Rates, policy: &Policy| {
+            policy.copies(&Rates { writes: rates.writes + rates.sample, ..*rates }, value_bytes)
+        };
+        let sure = Policy { threshold: self.threshold * SURE, ..*self };
+        match worth(now, &sure) {
+            1 => lately.map_or(1, |rates| worth(rates, self)),
+            _ => worth(now, self),
+        }
+    }
+}
+
+/// Of what was counted before the last look.
+const LEDGER_KEEPS: f64 = 0.9;
+/// Fewer writes are chance.
+const WRITES_THAT_SHOW: f64 = 8.0;
+/// A key loses its copies when it had less than half of what gives them, at so many looks.
+const COOL_LOOKS: u32 = 5;
+
+/// What is known of a key that has copies.
+#[derive(Clone, Copy, Debug)]
+pub struct Upkeep {
+    /// Requests a second at the last look, those that copies have answered included.
+    pub rates: Rates,
+    /// Reads a second that copies answer, on average.
+    elsewhere: f64,
+    /// What copies have answered and what was written lately, counted exactly: an older look weighs less.
+    answered: f64,
+    written: f64,
+    /// Looks at which it was not hot any more, one after the other.
+    cool: u32,
+}
+
+/// What was seen of a key with copies since the last look.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub seconds: f64,
+    /// Reads a second at home.
+    pub reads: f64,
+    /// Reads that copies have answered, and writes that were executed.
+    pub answered: f64,
+    pub written: f64,
+    pub value_bytes: u32,
+    /// There are so many copies beside the original.
+    pub copies: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is to have so many copies at least, the original included.
+    Copies(usize),
+    /// It has no copies any more; `back_off` if it was written too often, and is to have none for a while.
+    Cools { back_off: bool },
+}
+
+impl Upkeep {
+    /// Of a key that is to get copies.
+    pub fn new(rates: Rates) -> Upkeep {
+        Upkeep { rates, elsewhere: 0.0, answered: 0.0, written: 0.0, cool: 0 }
+    }
+
+    /// What is to become of the copies.
+    pub fn look(&mut self, policy: &Policy, seen: &Seen) -> Verdict {
+        let Seen { seconds, answered, written, value_bytes, .. } = *seen;
+        self.answered = self.answered * LEDGER_KEEPS + answered;
+        self.written = self.written * LEDGER_KEEPS + written;
+        // Shadows tell of their reads a few times a second.
+        self.elsewhere += (answered / seconds - self.elsewhere) / 2.0;
+        self.rates.writes += (written / seconds - self.rates.writes) / 4.0;
+        let reads = seen.reads + self.elsewhere;
+        // An epoch has some ten samples of a key at T: copies would come and go by chance. No chance halves what is read.
+        let share = if 2.0 * reads < self.rates.reads { 2.0 } else { 4.0 };
+        self.rates.reads += (reads - self.rates.reads) / share;
+        let twice = Rates { reads: self.rates.reads * 2.0, ..self.rates };
+        // Until its shadows have let go it is looked at again.
+        let has_ended = self.cool >= COOL_LOOKS;
+        let is_a_loss = self.is_a_loss(policy, seen.copies);
+        match policy.copies(&twice, value_bytes) {
+            _ if has_ended || is_a_loss => self.cool = COOL_LOOKS,
+            1 => self.cool += 1,
+            _ => self.cool = 0,
+        }
+        if self.cool < COOL_LOOKS {
+            return Verdict::Copies(policy.copies(&self.rates, value_bytes));
+        }
+        let is_read = Rates { writes: 0.0, ..twice };
+        let is_written = is_a_loss || policy.copies(&is_read, value_bytes) > 1;
+        Verdict::Cools { back_off: !has_ended && is_written }
+    }
+
+    /// Copies for which each write waits have answered less than half of what so many of them are to: who waits for them asks for less, and
+    /// averages hear of that late.
+    fn is_a_loss(&self, policy: &Policy, copies: usize) -> bool {
+        let due = policy.reads_per_write * copies as f64 * self.written;
+        policy.writes_wait && self.written >= WRITES_THAT_SHOW && 2.0 * self.answered < due
+    }
+}
+
+/// Keys that were copied and turned out to be written too often. Samples alone would say again and again that they are hot.
+#[derive(Debug, Default)]
+pub struct CopyBackoff {
+    /// Until when they are not copied, and how long that is.
+    keys: BTreeMap<u64, (Instant, Duration)>,
+}
+
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+const KEYS_MAX: usize = 1024;
+
+impl CopyBackoff {
+    /// Whether this key is not to be copied now.
+    pub fn has(&self, hash: u64, now: Instant) -> bool {
+        self.keys.get(&hash).is_some_and(|(until, _)| now < *until)
+    }
+
+    /// It was copied, and written too often: for twice as long as the last time, unless that is long ago.
+    pub fn add(&mut self, hash: u64, now: Instant) {
+        self.keys.retain(|_, (until, pause)| now < *until + *pause);
+        let pause =
+            self.keys.get(&hash).map_or(PAUSE_MIN, |(_, pause)| (*pause * 2).min(PAUSE_MAX));
+        if self.keys.len() < KEYS_MAX {
+            self.keys.insert(hash, (now + pause, pause));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASYNC: Policy = Policy { threshold: 100.0, reads_per_write: 9.0, writes_wait: false };
+    const ATOMIC: Policy = Policy { threshold: 100.0, reads_per_write: 18.0, writes_wait: true };
+
+    fn rates(reads: f64, writes: f64) -> Rates {
+        Rates { reads, writes, sample: 0.0 }
+    }
+
+    #[test]
+    fn a_copy_answers_a_part_of_what_a_server_does_whatever_the_target() {
+        assert_eq!(threshold(4, 1e6, &[0.0], 1.05), f64::INFINITY);
+        let least = 5_000.0;
+        assert_eq!(threshold(4, 1e6, &[100.0; 50], 0.5), least);
+        let demand = Demand { tracked: vec![100.0; 50], requests: 1e6, keys: 1e6, bins: 4 };
+        assert_eq!(virtual_threshold(&demand, 0.5).requests_per_copy, least);
+    }
+
+    #[test]
+    fn a_key_has_as_many_copies_as_t_says_and_its_writes_allow() {
+        let cases = [
+            (ASYNC, 100.0, 0.0, 0, 1),
+            (ASYNC, 101.0, 0.0, 0, 2),
+            (ASYNC, 1_000.0, 0.0, 0, 10),
+            (ASYNC, 100.0, 0.0, 4096, 2),
+            (ASYNC, 990.0, 10.0, 0, 10),
+            (ASYNC, 9_900.0, 100.0, 0, 12),
+            (ATOMIC, 9_900.0, 100.0, 0, 6),
+            (ASYNC, 900.0, 100.0, 0, 2),
+            (ATOMIC, 900.0, 100.0, 0, 1),
+            (ASYNC, 890.0, 110.0, 0, 1),
+            (ASYNC, 0.0, 1_000.0, 0, 1),
+            (ASYNC, 1e9, 0.0, 0, 255),
+            (ASYNC, f64::NAN, 0.0, 0, 1),
+        ];
+        for case @ (policy, reads, writes, bytes, wanted) in cases {
+            assert_eq!(policy.copies(&rates(reads, writes), bytes), wanted, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_a_little_over_t_has_copies_when_that_has_lasted() {
+        let copies = |now, lately: Option<f64>| {
+            let lately = lately.map(|reads| rates(reads, 0.0));
+            ASYNC.copies_for_new(&rates(now, 0.0), lately.as_ref(), 0)
+        };
+        let cases = [
+            (140.0, None, 1),
+            (140.0, Some(99.0), 1),
+            (140.0, Some(101.0), 2),
+            (80.0, Some(101.0), 2),
+            (160.0, None, 2),
+            (450.0, Some(99.0), 5),
+        ];
+        for case @ (now, lately, wanted) in cases {
+            assert_eq!(copies(now, lately), wanted, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_in_whose_few_samples_no_write_fell_is_not_copied_by_chance() {
+        let copies = |policy: Policy, samples: f64, writes: f64, sample: f64| {
+            let (reads, writes) = ((samples - writes) * sample, writes * sample);
+            let rates = Rates { reads, writes, sample };
+            policy.copies_for_new(&rates, Some(&rates), 0)
+        };
+        let cases = [
+            (ASYNC, 8.0, 0.0, 50.0, 1),
+            (ASYNC, 9.0, 0.0, 50.0, 2),
+            (ASYNC, 30.0, 1.0, 50.0, 2),
+            (ATOMIC, 17.0, 0.0, 50.0, 1),
+            (ATOMIC, 18.0, 0.0, 50.0, 2),
+            (ATOMIC, 90.0, 0.0, 50.0, 6),
+            (ATOMIC, 90.0, 4.0, 50.0, 1),
+        ];
+        for case @ (policy, samples, writes, sample, wanted) in cases {
+            assert_eq!(copies(policy, samples, writes, sample), wanted, "{case:?}");
+        }
+    }
+
+    /// Looks of a fifth of a second at a key with one copy.
+    fn seen(reads: f64, answered: f64, written: f64) -> Seen {
+        Seen { seconds: 0.2, reads, answered, written, value_bytes: 0, copies: 1 }
+    }
+
+    #[test]
+    fn copies_go_when_their_key_was_not_hot_for_five_looks() {
+        let mut upkeep = Upkeep::new(rates(1_000.0, 0.0));
+        let verdicts = [(); 12].map(|()| upkeep.look(&ASYNC, &seen(0.0, 0.0, 0.0)));
+        assert_eq!(verdicts[..8], [5, 3, 2, 1, 1, 1, 1, 1].map(Verdict::Copies));
+        assert_eq!(verdicts[8..], [Verdict::Cools { back_off: false }; 4]);
+    }
+
+    #[test]
+    fn reads_that_copies_answer_keep_them() {
+        let mut upkeep = Upkeep::new(rates(300.0, 0.0));
+        for _ in 0..50 {
+            assert_eq!(upkeep.look(&ASYNC, &seen(150.0, 30.0, 0.0)), Verdict::Copies(3));
+        }
+        assert_eq!(upkeep.rates.reads.round(), 300.0);
+    }
+
+    #[test]
+    fn a_key_that_is_written_too_often_cools_and_is_left_alone_for_a_while() {
+        let mut upkeep = Upkeep::new(rates(1_000.0, 0.0));
+        let cools = Verdict::Cools { back_off: true };
+        let at = (0..20).position(|_| upkeep.look(&ASYNC, &seen(500.0, 0.0, 60.0)) == cools);
+        assert!(at.is_some(), "300 writes a second for 500 reads");
+        assert_eq!(upkeep.look(&ASYNC, &seen(500.0, 0.0, 0.0)), Verdict::Cools { back_off: false });
+    }
+
+    #[test]
+    fn copies_that_answer_less_than_half_of_what_their_writes_cost_are_a_loss() {
+        let is_a_loss = |policy: Policy, answered: f64, written: f64, copies| {
+            let mut upkeep = Upkeep::new(rates(1e6, 0.0));
+            let seen = Seen { copies, ..seen(1e6, answered, written) };
+            [(); 3].map(|()| upkeep.look(&policy, &seen))[2] == Verdict::Cools { back_off: true }
+        };
+        let cases = [
+            (ATOMIC, 0.0, 2.0, 1, false),
+            (ATOMIC, 0.0, 3.0, 1, true),
+            (ATOMIC, 26.0, 3.0, 1, true),
+            (ATOMIC, 28.0, 3.0, 1, false),
+            (ATOMIC, 28.0, 3.0, 2, true),
+            (ASYNC, 0.0, 3.0, 1, false),
+        ];
+        for case @ (policy, answered, written, copies, expected) in cases {
+            assert_eq!(is_a_loss(policy, answered, written, copies), expected, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn who_backs_off_again_does_so_for_longer() {
+        let (mut backoff, second) = (CopyBackoff::default(), Instant::from_secs);
+        assert!(!backoff.has(7, second(0)));
+        backoff.add(7, second(0));
+        assert!(
+            backoff.has(7, second(1)) && !backoff.has(7, second(2)) && !backoff.has(8, second(1))
+        );
+        backoff.add(7, second(3));
+        assert!(backoff.has(7, second(6)) && !backoff.has(7, second(7)));
+        for _ in 0..9 {
+            backoff.add(7, second(8));
+        }
+        assert!(backoff.has(7, second(67)) && !backoff.has(7, second(68)));
+        backoff.add(8, second(200));
+        backoff.add(7, second(200));
+        assert!(!backoff.has(7, second(202)), "that is long ago");
+        for hash in 0..9_999 {
+            backoff.add(hash, second(300));
+        }
+        assert!(backoff.has(9, second(301)) && !backoff.has(9_998, second(301)), "it has a bound");
+    }
+}
