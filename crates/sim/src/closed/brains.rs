@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 
 use mbal_balance::{Balancer, Duty, Mode, News, Thresholds, propose};
 use mbal_control::api::{
-    Heartbeat, Incarnation, MoveReport, Progress, Registration, WorkerReport, cachelets_listed,
+    BalanceMode, Heartbeat, HotMode, HotReport, Incarnation, MoveReport, Progress, Registration,
+    WorkerReport, cachelets_listed,
 };
 use mbal_control::{Answer, Ask, Coordinator, Settings};
 use mbal_model::{
@@ -19,8 +20,10 @@ use mbal_model::{
 use mbal_planning::Planning;
 use mbal_random::Random;
 
+use super::copying::Copier;
+use super::demand::Demand;
 use super::network::Served;
-use super::placement::{Laid, Moving, Placement};
+use super::placement::{Laid, Moving, Placement, Ways, Writes};
 use super::situation::Situation;
 
 /// Work in a second of a core, as workers count it: nanoseconds that it took once.
@@ -39,6 +42,7 @@ pub struct Brains {
     cachelet_bytes: u64,
     allowed: Allowed,
     balancers: Vec<Balancer>,
+    copier: Option<Copier>,
     coordinator: Coordinator,
     planning: Planning,
     /// In the map's order.
@@ -59,8 +63,14 @@ pub struct Done {
 }
 
 impl Brains {
-    pub fn new(situation: &Situation, allowed: Allowed) -> Brains {
-        let settings = Settings { servers_first: situation.servers, ..Settings::default() };
+    pub fn new(situation: &Situation, allowed: Allowed, ways: Ways) -> Brains {
+        let hot_keys = match ways.writes {
+            _ if !allowed.one => HotMode::Off,
+            Writes::Atomic => HotMode::Atomic,
+            Writes::Closing | Writes::Open => HotMode::Async,
+        };
+        let servers_first = situation.servers;
+        let settings = Settings { servers_first, hot_keys, ..Settings::default() };
         let mut coordinator = Coordinator::new(settings);
         for id in 1..=situation.servers as u16 {
             let registration = Registration {
@@ -80,14 +90,21 @@ impl Brains {
             let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
             done.answer.expect("nobody is in the way");
         }
+        if !allowed.three {
+            let done = coordinator.handle(Instant::ZERO, Ask::Balance(BalanceMode::Off));
+            done.answer.expect("nobody else has a say");
+        }
         let mode = if allowed.two { Mode::On } else { Mode::Off };
         let map = coordinator.state().map.clone().expect("all servers have registered");
         let balancer = |_| Balancer::new(mode, Thresholds::default());
+        let (servers, workers) = (situation.servers, situation.workers);
+        let copier = || Copier::new(servers, workers, ways.writes, situation.seed);
         Brains {
-            workers: situation.workers,
+            workers,
             cachelet_bytes: situation.cachelet_bytes,
             allowed,
-            balancers: (0..situation.servers).map(balancer).collect(),
+            balancers: (0..servers).map(balancer).collect(),
+            copier: allowed.one.then(copier),
             coordinator,
             planning: Planning::new(Thresholds::default(), 1),
             prefixes: map.cachelets().iter().map(|(prefix, _)| *prefix).collect(),
@@ -105,19 +122,32 @@ impl Brains {
     }
 
     /// An epoch is over: what all servers have measured, and what comes of it.
-    pub fn end_epoch(&mut self, placement: &mut Placement, laid: &Laid, served: &Served) {
+    pub fn end_epoch(
+        &mut self,
+        placement: &mut Placement,
+        demand: &Demand,
+        laid: &Laid,
+        served: &Served,
+    ) {
         self.epoch += 1;
+        if let Some(copier) = &mut self.copier {
+            copier.end_epoch(self.epoch, placement, demand, laid, served);
+        }
         let mut held: Vec<Vec<usize>> = vec![Vec::new(); placement.ordinary.len()];
         for (cachelet, owner) in placement.owners.iter().enumerate() {
             held[*owner].push(cachelet);
         }
         for server in 0..self.balancers.len() {
+            let copier = self.copier.as_ref();
+            let hot = copier.map_or(Vec::new(), |one| one.reports(server, placement, demand));
+            let (keys, write_hot) = copier.map_or((0, false), |one| one.vital(server, &hot));
             let reading = self.reading(server, &held, laid, served);
-            self.balance_server(server, reading, placement);
-            self.beat(server, placement, served);
+            let news = vec![News::Epoch(reading), News::Hot { keys, write_hot }];
+            self.balance_server(server, news, placement);
+            self.beat(server, hot, placement, served);
         }
         self.follow_map(placement);
-        if self.allowed.three {
+        if self.allowed.one || self.allowed.three {
             self.plan(placement);
         }
     }
@@ -195,8 +225,8 @@ impl Brains {
     }
 
     /// The server's own balancer, whose planner answers at once.
-    fn balance_server(&mut self, server: usize, reading: Reading, placement: &mut Placement) {
-        let mut news = vec![News::Epoch(reading)];
+    /// `news`: the last first.
+    fn balance_server(&mut self, server: usize, mut news: Vec<News>, placement: &mut Placement) {
         while let Some(one) = news.pop() {
             let mut duties = Vec::new();
             self.balancers[server].handle(one, &mut duties);
@@ -240,7 +270,7 @@ impl Brains {
         }
     }
 
-    fn beat(&mut self, server: usize, placement: &Placement, served: &Served) {
+    fn beat(&mut self, server: usize, hot: Vec<HotReport>, placement: &Placement, served: &Served) {
         let id = ServerId(server as u16 + 1);
         let listed = cachelets_listed(self.workers);
         let report = |worker: &WorkerLoad| WorkerReport::of(worker, listed);
@@ -260,10 +290,18 @@ impl Brains {
             workers: workers.iter().map(report).collect(),
             helpless: self.balancers[server].is_helpless(),
             moves: moves.collect(),
+            hot,
             requests: served.keys[own].iter().sum(),
             ..Heartbeat::default()
         };
-        self.ask(Ask::Heartbeat(id, heartbeat));
+        let answer = self.ask(Ask::Heartbeat(id, heartbeat));
+        let told = match answer {
+            Some(Answer::News(news)) => news.hot.and_then(|told| told.threshold),
+            _ => None,
+        };
+        if let (Some(copier), Some(threshold)) = (&mut self.copier, told) {
+            copier.thresholds[server] = if threshold > 0.0 { threshold } else { f64::INFINITY };
+        }
     }
 
     fn ask(&mut self, ask: Ask) -> Option<Answer> {
@@ -290,12 +328,12 @@ impl Brains {
             let answer = self.ask(asked);
             ask = self.planning.answered(answer);
         }
-        let state = self.coordinator.state();
-        for (number, one) in &state.moves {
+        for (number, one) in &self.coordinator.state().moves {
+            let cachelet = self.cachelet(one.prefix).expect("what moves is in the map");
             if self.begun.insert(number.0) {
                 let (from, to) = (self.place(one.from), self.place(one.to));
                 let left_bytes = self.cachelet_bytes as f64;
-                placement.moves.insert(number.0, Moving { from, to, left_bytes });
+                placement.moves.insert(number.0, Moving { cachelet, from, to, left_bytes });
             }
         }
     }

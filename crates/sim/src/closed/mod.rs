@@ -7,6 +7,7 @@
 //! ```
 
 mod brains;
+mod copying;
 mod demand;
 mod judge;
 mod network;
@@ -41,7 +42,7 @@ pub struct Args {
     #[arg(long, default_value_t = 100)]
     situations: u64,
     /// Names of rules; the losses of the last are listed.
-    #[arg(long, value_delimiter = ',', default_value = "off,two,three,oracle,all")]
+    #[arg(long, value_delimiter = ',', default_value = "off,one,two,three,oracle,all")]
     rules: Vec<String>,
     /// Says what happens in each epoch.
     #[arg(long)]

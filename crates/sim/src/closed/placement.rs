@@ -17,6 +17,8 @@ const TAKING: f64 = 0.15;
 pub enum Writes {
     /// Reads go home from a write until all copies have it (SPORE, as built first).
     Closing,
+    /// Copies are read while a newer value is on its way.
+    Open,
     /// Copies let go before each write.
     Atomic,
 }
@@ -44,6 +46,7 @@ pub struct Placement {
 /// A cachelet on its way; it is served by its source until it has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Moving {
+    pub cachelet: usize,
     pub from: usize,
     pub to: usize,
     pub left_bytes: f64,
@@ -56,6 +59,8 @@ pub struct Laid {
     pub asked: Vec<f64>,
     /// By worker: what it is asked for because it has copies.
     pub copies: Vec<f64>,
+    /// By key: the part of all keys that its copies answer.
+    pub answered: BTreeMap<Vec<u8>, f64>,
 }
 
 impl Placement {
@@ -101,6 +106,7 @@ impl Placement {
         };
         let mut asked = demand.shares.clone();
         let mut copies = vec![0.0; count];
+        let mut answered = BTreeMap::new();
         for (share, owner) in demand.shares.iter().zip(&self.owners) {
             network.smart[*owner] += share;
         }
@@ -117,6 +123,7 @@ impl Placement {
                     shadows.iter().for_each(|shadow| shares[*shadow] += each);
                 }
                 asked[key.cachelet] -= each * shadows.len() as f64;
+                answered.insert(key.name.clone(), each * shadows.len() as f64);
                 shadows.iter().for_each(|shadow| copies[*shadow] += each);
                 if ways.at_once {
                     spare(&mut network, home, shadows, each);
@@ -129,7 +136,7 @@ impl Placement {
             network.pause += copied.pause;
             network.pause_trip += copied.pause;
         }
-        Laid { network, asked, copies }
+        Laid { network, asked, copies, answered }
     }
 }
 
@@ -179,6 +186,7 @@ impl Copying {
         let open = 1.0 / (1.0 + writes * round * rounds);
         // A client has a lease, or gets one when home is open; it loses it where home is met closed, and by its own write.
         let (answer, passed_on) = match ways.writes {
+            Writes::Open => (1.0 / (1.0 + sets), 0.0),
             Writes::Closing => {
                 let lost = (1.0 - open) / (copies + 1.0) + sets;
                 (open / (open + lost), 0.0)

@@ -37,19 +37,29 @@ pub enum Kind {
     Oracle,
 }
 
+/// As built: a write closes copies, batches go home.
 const NOW: Ways = Ways { writes: Writes::Closing, in_batches: false, at_once: false };
+const ATOMIC: Ways = Ways { writes: Writes::Atomic, in_batches: false, at_once: true };
+/// All that copies can do.
+const OPEN: Ways = Ways { writes: Writes::Open, in_batches: true, at_once: true };
 
 /// What is compared.
-pub const RULES: [Rules; 5] = [
-    phases("off", false, false, false),
-    phases("two", false, true, false),
-    phases("three", false, false, true),
-    phases("all", false, true, true),
-    Rules { name: "oracle", kind: Kind::Oracle, ways: NOW },
+pub const RULES: [Rules; 10] = [
+    phases("off", [false, false, false], NOW),
+    phases("one", [true, false, false], NOW),
+    phases("one-atomic", [true, false, false], ATOMIC),
+    phases("one-open", [true, false, false], OPEN),
+    phases("two", [false, true, false], NOW),
+    phases("three", [false, false, true], NOW),
+    phases("all", [true, true, true], NOW),
+    phases("all-atomic", [true, true, true], ATOMIC),
+    phases("all-open", [true, true, true], OPEN),
+    Rules { name: "oracle", kind: Kind::Oracle, ways: OPEN },
 ];
 
-const fn phases(name: &'static str, one: bool, two: bool, three: bool) -> Rules {
-    Rules { name, kind: Kind::Phases(Allowed { one, two, three }), ways: NOW }
+const fn phases(name: &'static str, on: [bool; 3], ways: Ways) -> Rules {
+    let [one, two, three] = on;
+    Rules { name, kind: Kind::Phases(Allowed { one, two, three }), ways }
 }
 
 /// What came of a trial, by epoch.
@@ -66,7 +76,7 @@ pub struct Trial {
 impl World {
     pub fn draw(seed: u64) -> World {
         let situation = Situation::draw(seed);
-        let map = Brains::new(&situation, Allowed::default()).map();
+        let map = Brains::new(&situation, Allowed::default(), NOW).map();
         let demand = |shift| Demand::new(&situation, shift, &map);
         World { demands: situation.shifts.iter().map(demand).collect(), situation, map }
     }
@@ -101,7 +111,7 @@ impl World {
 
     fn balanced(&self, allowed: Allowed, ways: Ways, tells: bool) -> Trial {
         let situation = &self.situation;
-        let mut brains = Brains::new(situation, allowed);
+        let mut brains = Brains::new(situation, allowed, ways);
         let mut placement = self.placement();
         let mut trial = Trial::default();
         let mut served = Served::default();
@@ -114,7 +124,7 @@ impl World {
             trial.throughput.push(served.throughput);
             trial.p99.push(is_timed.then(|| laid.network.p99(&served)));
             let before = brains.done;
-            brains.end_epoch(&mut placement, &laid, &served);
+            brains.end_epoch(&mut placement, demand, &laid, &served);
             let Done { lent, moved, handed } = brains.done;
             let (lent, moved) = (lent - before.lent, moved - before.moved);
             trial.moves.push([lent + moved, moved]);

@@ -1,0 +1,266 @@
+//! Phase 1 of all servers: which keys have copies. The policy is the product's; who counts and makes copies is not here, so an epoch's
+//! looks are made at its end, one after the other.
+
+use std::collections::BTreeMap;
+
+use mbal_balance::Thresholds;
+use mbal_balance::hot::{CopyBackoff, Policy, Seen, Upkeep, Verdict};
+use mbal_control::api::{HOT_KEYS_LISTED, HotReport, HotState};
+use mbal_model::{Instant, Key, ServerId};
+use mbal_random::Random;
+use mbal_routing::{copies, place};
+use mbal_sketch::Rates;
+
+use super::demand::{Demand, HotKey};
+use super::network::Served;
+use super::placement::{Laid, Placement, Writes};
+
+/// Looks in an epoch.
+const LOOKS: u32 = 5;
+/// From this load on a server looks for hot keys.
+const HOTSPOT: f64 = 0.5;
+/// The newest look's part in what a tracker knows, and in what is told of it.
+const SMOOTHING: f64 = 0.5;
+const TOLD_SMOOTHING: f64 = 0.25;
+/// Of a worker's requests: who has less is not told of.
+const SHARE_LEAST: f64 = 1.0 / 256.0;
+const VALUE_BYTES: u32 = 32;
+
+pub struct Copier {
+    servers: Vec<ServerId>,
+    workers: usize,
+    writes: Writes,
+    /// By key.
+    homes: BTreeMap<Vec<u8>, Home>,
+    known: BTreeMap<Vec<u8>, Known>,
+    /// By server: keys that are not to be copied for a while; and T, as it has heard.
+    backoffs: Vec<CopyBackoff>,
+    pub thresholds: Vec<f64>,
+    random: Random,
+}
+
+struct Home {
+    server: usize,
+    upkeep: Upkeep,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Known {
+    last: Rates,
+    told: Rates,
+}
+
+impl Copier {
+    pub fn new(servers: usize, workers: usize, writes: Writes, seed: u64) -> Copier {
+        Copier {
+            servers: (1..=servers as u16).map(ServerId).collect(),
+            workers,
+            writes,
+            homes: BTreeMap::new(),
+            known: BTreeMap::new(),
+            backoffs: (0..servers).map(|_| CopyBackoff::default()).collect(),
+            thresholds: vec![f64::INFINITY; servers],
+            random: Random::new(seed ^ 0x686f_7400),
+        }
+    }
+
+    fn policy(&self, server: usize) -> Policy {
+        let writes_wait = self.writes == Writes::Atomic;
+        let reads_per_write = if writes_wait { 18.0 } else { 9.0 };
+        Policy { threshold: self.thresholds[server], reads_per_write, writes_wait }
+    }
+
+    /// The looks of an epoch.
+    pub fn end_epoch(
+        &mut self,
+        epoch: u64,
+        placement: &mut Placement,
+        demand: &Demand,
+        laid: &Laid,
+        served: &Served,
+    ) {
+        let is_hot: Vec<bool> = (0..self.servers.len())
+            .map(|server| {
+                let own = server * self.workers..(server + 1) * self.workers;
+                own.into_iter().any(|worker| served.busy(worker) >= HOTSPOT)
+            })
+            .collect();
+        for look in 0..LOOKS {
+            let now = Instant::from_micros(epoch * 1_000_000 + u64::from(look) * 200_000);
+            self.keep(now, placement, demand, laid, served);
+            self.copy(now, placement, demand, laid, served, &is_hot);
+        }
+        self.known.retain(|_, known| known.last.all() > 1.0);
+    }
+
+    /// What is to become of those that there are.
+    fn keep(
+        &mut self,
+        now: Instant,
+        placement: &mut Placement,
+        demand: &Demand,
+        laid: &Laid,
+        served: &Served,
+    ) {
+        let seconds = 1.0 / f64::from(LOOKS);
+        let mut homes = std::mem::take(&mut self.homes);
+        homes.retain(|name, home| {
+            let key = demand.hottest.iter().find(|key| key.name == *name);
+            let shadows = placement.copied.get(name).map_or(0, Vec::len);
+            // What has moved away takes its copies' lives with it.
+            let is_here =
+                key.is_none_or(|key| placement.owners[key.cachelet] / self.workers == home.server);
+            let server = home.server;
+            let policy = self.policy(server);
+            let asked = key.map_or(0.0, |key| key.share * served.throughput);
+            let sets = key.map_or(0.0, |key| key.sets);
+            let elsewhere = laid.answered.get(name).copied().unwrap_or(0.0) * served.throughput;
+            let reads = (asked * (1.0 - sets) - elsewhere).max(0.0);
+            let sample = self.sample();
+            let seen = Seen {
+                seconds,
+                reads: self.sampled(reads, sample),
+                answered: elsewhere * seconds,
+                written: asked * sets * seconds,
+                value_bytes: VALUE_BYTES,
+                copies: shadows,
+            };
+            let verdict = home.upkeep.look(&policy, &seen);
+            let wanted = match verdict {
+                Verdict::Copies(wanted) if is_here => wanted,
+                Verdict::Cools { back_off: true } => {
+                    let hash = Key::new(name).expect("it was a key").hash();
+                    self.backoffs[server].add(hash, now);
+                    0
+                }
+                _ => 0,
+            };
+            if wanted == 0 {
+                placement.copied.remove(name);
+            } else if wanted - 1 > shadows {
+                placement.copied.insert(name.clone(), self.places(name, server, wanted - 1));
+            }
+            wanted > 0
+        });
+        self.homes = homes;
+    }
+
+    /// Copies of what is hot and has none.
+    fn copy(
+        &mut self,
+        now: Instant,
+        placement: &mut Placement,
+        demand: &Demand,
+        laid: &Laid,
+        served: &Served,
+        is_hot: &[bool],
+    ) {
+        for key in &demand.hottest {
+            let home = placement.owners[key.cachelet];
+            let server = home / self.workers;
+            let known = self.look(key, laid, served);
+            let share = (known.last.all()) / served.keys[home].max(1.0);
+            // Samples by chance, and what helps nobody.
+            if known.last.all() < known.last.sample / SMOOTHING || share < SHARE_LEAST {
+                continue;
+            }
+            let hash = Key::new(&key.name).expect("a short name").hash();
+            let moves = placement.moves.values().any(|one| one.cachelet == key.cachelet);
+            if self.homes.contains_key(&key.name)
+                || !is_hot[server]
+                || moves
+                || self.backoffs[server].has(hash, now)
+            {
+                continue;
+            }
+            let policy = self.policy(server);
+            let wanted = policy.copies_for_new(&known.last, Some(&known.told), VALUE_BYTES);
+            let places =
+                if wanted > 1 { self.places(&key.name, server, wanted - 1) } else { vec![] };
+            if !places.is_empty() {
+                let upkeep = Upkeep::new(known.last);
+                self.homes.insert(key.name.clone(), Home { server, upkeep });
+                placement.copied.insert(key.name.clone(), places);
+            }
+        }
+    }
+
+    /// What a tracker knows of a key after another look.
+    fn look(&mut self, key: &HotKey, laid: &Laid, served: &Served) -> Known {
+        let elsewhere = laid.answered.get(&key.name).copied().unwrap_or(0.0);
+        let asked = key.share * served.throughput;
+        let sample = self.sample();
+        let reads = self.sampled(asked * (1.0 - key.sets) - elsewhere * served.throughput, sample);
+        let writes = self.sampled(asked * key.sets, sample);
+        let known = self.known.entry(key.name.clone()).or_default();
+        let smooth = |old: f64, new: f64, part: f64| old + part * (new - old);
+        let last = Rates {
+            reads: smooth(known.last.reads, reads, SMOOTHING),
+            writes: smooth(known.last.writes, writes, SMOOTHING),
+            sample: SMOOTHING * sample,
+        };
+        let told = Rates {
+            reads: smooth(known.told.reads, last.reads, TOLD_SMOOTHING),
+            writes: smooth(known.told.writes, last.writes, TOLD_SMOOTHING),
+            sample: TOLD_SMOOTHING * last.sample,
+        };
+        *known = Known { last, told };
+        *known
+    }
+
+    /// Requests a second that one sample of a look stands for.
+    fn sample(&self) -> f64 {
+        f64::from(LOOKS) / Thresholds::default().sampled
+    }
+
+    /// A rate as samples show it.
+    fn sampled(&mut self, rate: f64, sample: f64) -> f64 {
+        let count = rate.max(0.0) / sample;
+        let normal = (0..12).map(|_| self.random.unit()).sum::<f64>() - 6.0;
+        (count + normal * count.sqrt()).round().max(0.0) * sample
+    }
+
+    fn places(&self, name: &[u8], home: usize, count: usize) -> Vec<usize> {
+        let key = Key::new(name).expect("a short name");
+        let all = copies(&key, self.servers[home], &self.servers, count);
+        let worker = |(suffix, server): &(u8, ServerId)| {
+            let place = place(&key, *suffix, [*server]).expect("there is one server");
+            let worker = usize::from(place.worker(self.workers).0);
+            (usize::from(server.0) - 1) * self.workers + worker
+        };
+        all.iter().map(worker).collect()
+    }
+
+    /// For a heartbeat.
+    pub fn reports(&self, server: usize, placement: &Placement, demand: &Demand) -> Vec<HotReport> {
+        let mut reports = Vec::new();
+        for key in &demand.hottest {
+            if placement.owners[key.cachelet] / self.workers != server {
+                continue;
+            }
+            let home = self.homes.get(&key.name);
+            let known = self.known.get(&key.name).map(|known| known.told);
+            let Some(rates) = home.map(|home| home.upkeep.rates).or(known) else { continue };
+            let shadows = placement.copied.get(&key.name);
+            let of = |worker: &usize| (worker / self.workers) as u16 + 1;
+            reports.push(HotReport {
+                key: String::from_utf8(key.name.clone()).expect("a name of letters"),
+                reads: rates.reads,
+                writes: rates.writes,
+                value_bytes: VALUE_BYTES,
+                state: home.map(|_| HotState::Hot),
+                copies: shadows.into_iter().flatten().map(of).collect(),
+                copied_ms: 0,
+            });
+        }
+        reports.sort_by(|a, b| b.rate().total_cmp(&a.rate()));
+        reports.truncate(HOT_KEYS_LISTED);
+        reports
+    }
+
+    /// Keys over T at a server, and whether writes make one so.
+    pub fn vital(&self, server: usize, reports: &[HotReport]) -> (u32, bool) {
+        let hot = reports.iter().filter(|report| report.rate() > self.thresholds[server]);
+        (hot.clone().count() as u32, hot.clone().any(HotReport::is_write_hot))
+    }
+}
