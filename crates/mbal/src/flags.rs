@@ -117,7 +117,7 @@ pub struct Flags {
     load_max: f64,
 
     /// Epochs in a row that something has to be so before it is acted on
-    #[arg(long, env = "MBAL_PATIENCE", value_name = "num", default_value_t = 4)]
+    #[arg(long, env = "MBAL_PATIENCE", value_name = "num", default_value_t = 2)]
     patience: u32,
 
     /// Unix socket for `mbal cluster status`, `move` and `explain`, or off; by default ADDRESS:PORT.control

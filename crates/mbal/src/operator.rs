@@ -21,8 +21,8 @@ const WORDS: &str = "\
 FIRST LINE
   version 1.N     the owners of cachelets have changed N times
   epoch           counts the periods of --epoch, at whose end loads are read
-  phase 2 open    workers have differed for --patience epochs: loads are moved
-                  between them until they are even and every loan is back
+  phase 2 open    a worker has had too much for --patience epochs, or
+                  cachelets are lent still
   phase 2 closed  loads are read, no more
   on loan         cachelets that are not with their home's worker for a time
 TABLE
@@ -32,11 +32,10 @@ TABLE
   cachelets       those that the worker owns
   connections     those that it serves
 DECISION
-  uneven          why: the workers differed; or: loan over, operator
-  deviation       how far loads are from their average, on average, as a part
-                  of it: 0.00 is even, above 0.15 is not
-  loads           by worker, in the epoch that it was taken on
-  expected, came  loads after it: by the plan; in the next epoch
+  uneven          why: a worker had too much; or: undone, loan over, operator
+  workers had     by worker, its share of the work / its share of what all can
+                  do: 1.00 is even
+  expected, came  the same after it: by the plan; two epochs later
   would order     what --balance dry-run says instead of ordered
   no plan helps   nothing makes the workers more even
   connections (0.491) 0>1 1 leaves

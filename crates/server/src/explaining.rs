@@ -149,20 +149,14 @@ impl Teller<'_> {
     }
 
     fn who_decides(&self) -> String {
-        let (uneven, patience) =
-            (self.balancer.uneven_epochs(), self.balancer.thresholds().patience);
         match self.balancer.mode() {
             Mode::Off => "the balancer is off: nothing moves but by mbal cluster move\n".into(),
             Mode::DryRun => "the balancer only says what it would do (--balance dry-run)\n".into(),
-            Mode::On if uneven == 0 => {
-                format!(
-                    "the balancer sees even workers now; it acts after {patience} uneven epochs in a row\n"
-                )
+            Mode::On if self.balancer.in_phase_two() => {
+                "the balancer is at work: requests stand waiting in a worker that has more than its part, or cachelets are lent\n".into()
             }
             Mode::On => {
-                format!(
-                    "the balancer has seen {uneven} uneven epochs in a row; it acts after {patience}\n"
-                )
+                "the balancer sees nobody who has too much now; it acts when requests stand waiting in a worker that has more than its part for two epochs\n".into()
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Verdict};
+use mbal_balance::{Balancer, Came, Cause, Decision, Mode, Nonsense, Verdict};
 use mbal_model::{Instant, Order, Outcome, Owner, Seconds, WorkerId};
 use mbal_reactor::Tally;
 use mbal_worker::Shared;
@@ -106,9 +106,8 @@ impl Teller<'_> {
 pub(crate) fn told(decision: &Decision) -> String {
     let Decision { number, epoch, cause, verdict, .. } = decision;
     let mut out = format!(
-        "decision {number}, epoch {epoch}: {}, deviation {:.2}, loads {}: {}",
+        "decision {number}, epoch {epoch}: {}, workers had {} of their part: {}",
         why(*cause),
-        decision.deviation,
         loads(&decision.loads),
         came_of(*verdict),
     );
@@ -133,8 +132,8 @@ pub(crate) fn told(decision: &Decision) -> String {
     if !decision.expected.is_empty() {
         write!(out, "; expected {}", loads(&decision.expected)).expect("a String takes all");
     }
-    if let Some(came) = &decision.came {
-        write!(out, "; came {}", loads(came)).expect("a String takes all");
+    if let Some((came, what)) = &decision.came {
+        write!(out, "; came {}, {}", loads(came), judged(*what)).expect("a String takes all");
     }
     out
 }
@@ -154,15 +153,15 @@ fn json(decision: &Decision) -> String {
     });
     let list = |loads: &[f64]| joined(loads.iter().map(|load| format!("{load:.6}")));
     format!(
-        r#"{{"number":{},"epoch":{},"cause":"{}","verdict":"{}","deviation":{:.4},"loads":[{}],"expected":[{}],"came":[{}],"orders":[{}]}}"#,
+        r#"{{"number":{},"epoch":{},"cause":"{}","verdict":"{}","loads":[{}],"expected":[{}],"came":[{}],"judged":{},"orders":[{}]}}"#,
         decision.number,
         decision.epoch,
         why(decision.cause),
         came_of(decision.verdict),
-        decision.deviation,
         list(&decision.loads),
         list(&decision.expected),
-        list(decision.came.as_deref().unwrap_or_default()),
+        list(decision.came.as_ref().map_or(&[][..], |(came, _)| came)),
+        decision.came.as_ref().map_or("null".into(), |(_, came)| format!("{:?}", judged(*came))),
         joined(orders),
     )
 }
@@ -194,20 +193,22 @@ pub(crate) fn mode(mode: Mode) -> &'static str {
 fn why(cause: Cause) -> &'static str {
     match cause {
         Cause::Uneven => "uneven",
+        Cause::Undone => "undone",
         Cause::LoanOver => "loan over",
         Cause::Operator => "operator",
     }
 }
 
 /// Causes and verdicts as labels, all of them.
-pub(crate) const CAUSES: [&str; 3] = ["uneven", "loan_over", "operator"];
+pub(crate) const CAUSES: [&str; 4] = ["uneven", "undone", "loan_over", "operator"];
 pub(crate) const VERDICTS: [&str; 6] =
     ["ordered", "would_order", "refused", "failed", "no_plan", "slow"];
 
 pub(crate) fn cause_of(cause: Cause) -> &'static str {
-    let [uneven, loan_over, operator] = CAUSES;
+    let [uneven, undone, loan_over, operator] = CAUSES;
     match cause {
         Cause::Uneven => uneven,
+        Cause::Undone => undone,
         Cause::LoanOver => loan_over,
         Cause::Operator => operator,
     }
@@ -222,6 +223,14 @@ pub(crate) fn verdict_of(verdict: Verdict) -> &'static str {
         Verdict::Failed => failed,
         Verdict::NoPlan => no_plan,
         Verdict::Slow(_) => slow,
+    }
+}
+
+fn judged(came: Came) -> &'static str {
+    match came {
+        Came::True => "as expected",
+        Came::Short => "less than expected: it is tried less often",
+        Came::Worse => "worse: it goes back",
     }
 }
 

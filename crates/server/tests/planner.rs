@@ -35,7 +35,7 @@ fn config(ports: PathBuf, control: PathBuf) -> Config {
         balance: BalanceConfig {
             mode: Mode::On,
             epoch: Duration::from_millis(20),
-            load_max: 0.75,
+            load_max: 0.05,
             patience: 1,
             chaos: 0,
         },

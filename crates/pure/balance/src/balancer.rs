@@ -14,25 +14,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::{Move, Order, Outcome, Owner, Prefix, Reading};
 
+use crate::cases::{Cases, Sign};
 use crate::pour::Lighten;
-use crate::proposal::{Nonsense, Proposal, Question, propose};
-use crate::{Loans, PhaseMachine, Rest, Thresholds, Vitals, deviation};
+use crate::proposal::{Nonsense, Proposal, Question};
+use crate::rest::Size;
+use crate::shares::{Shares, quotient};
+use crate::trust::{Came, Trust, came};
+use crate::{Loans, Rest, Thresholds};
 
-/// A difference between workers, in time, that no user can feel: below it a server is even.
-pub(crate) const GAP_MIN: f64 = 0.05;
-
-/// A plan aims at this much of the unevenness that calls for one, so that it need not be called again.
-const AIM: f64 = 0.2;
-
-/// Below this a cachelet's load, as a part of a worker's time, is noise: it has not changed.
-const LOAD_FELT: f64 = 0.02;
-
-/// Epochs after a plan in which what it has left over, or what it could not see, is evened out too:
-/// a saturated worker does not show how much is asked of it.
-const SETTLING_EPOCHS: u64 = 4;
-
-/// What nothing can be done about is looked at every 4 << 3 epochs.
-const IN_VAIN_MAX: u32 = 3;
+/// After so many epochs a remedy is judged; until then its case is nobody else's.
+pub(crate) const JUDGED_EPOCHS: u64 = 2;
 
 /// Decisions that are remembered.
 const DECISIONS_MAX: usize = 256;
@@ -83,6 +74,8 @@ pub enum Duty {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Uneven,
+    /// It had made the worst worker worse.
+    Undone,
     /// The heat is gone, and home has room.
     LoanOver,
     Operator,
@@ -109,60 +102,57 @@ pub struct Decision {
     pub epoch: u64,
     pub cause: Cause,
     pub verdict: Verdict,
-    /// By worker, in the epoch that it was taken on.
+    /// By worker, share of the work / share of the capacity when it was taken.
     pub loads: Vec<f64>,
-    /// By worker, as expected of it.
+    /// By worker, as they were to be.
     pub expected: Vec<f64>,
-    /// What the planner was asked with.
-    pub deviation: f64,
     pub orders: Vec<Ordered>,
-    /// By worker, in the epoch after it.
-    pub came: Option<Vec<f64>>,
-}
-
-impl Decision {
-    /// There was something to be done, and nothing has changed by it.
-    fn was_in_vain(&self) -> bool {
-        let done = |ordered: &Ordered| match ordered.outcome {
-            Some(Outcome::Done | Outcome::Due) | None => true,
-            Some(Outcome::Leaving(count)) => count > 0,
-            Some(Outcome::Stale | Outcome::Refused) => false,
-        };
-        matches!(self.verdict, Verdict::Ordered | Verdict::NoPlan) && !self.orders.iter().any(done)
-    }
+    /// By worker, as they were when it was judged, and what that says.
+    pub came: Option<(Vec<f64>, Came)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ordered {
     pub order: u64,
     pub what: Order,
-    /// The cachelet's load.
+    /// What goes, as a part of an average worker's work.
     pub load: f64,
     pub outcome: Option<Outcome>,
+}
+
+impl Ordered {
+    /// What takes it back, of a cachelet that was lent.
+    fn back(&self) -> Option<Move> {
+        match (self.what, self.outcome) {
+            (Order::Lend { step, .. }, Some(Outcome::Done)) => {
+                Some(Move { from: step.to, to: step.from, ..step })
+            }
+            _ => None,
+        }
+    }
 }
 
 pub struct Balancer {
     mode: Mode,
     thresholds: Thresholds,
     epoch: u64,
-    machine: PhaseMachine,
+    shares: Shares,
+    cases: Cases,
+    /// By worker that was to be helped.
+    trust: Trust<Owner>,
     rest: Rest,
-    /// In this epoch.
-    just_moved: Vec<Prefix>,
     loans: Loans,
     reading: Reading,
-    /// Epochs in a row in which the server was uneven.
-    uneven_epochs: u32,
-    /// Decisions in a row that changed nothing: each doubles the patience.
-    in_vain: u32,
-    /// How uneven it was then: another unevenness is another matter.
-    in_vain_gap: f64,
-    settles_until: u64,
+    /// The same by shares.
+    demand: Reading,
+    /// Epochs in a row in which requests stood waiting in a worker; by worker.
+    waits: Vec<u32>,
+    /// When a remedy for a worker's case has acted last.
+    acted: BTreeMap<Owner, u64>,
     /// The question that the planner has, and the epoch in which it got it.
     asked: Option<(Question, u64)>,
     last_question: u64,
     last_order: u64,
-    no_local_plan: bool,
     hot_keys: u32,
     write_hot: bool,
     in_phase_two: bool,
@@ -200,19 +190,18 @@ impl Balancer {
             mode,
             thresholds,
             epoch: 0,
-            machine: PhaseMachine::default(),
+            shares: Shares::default(),
+            cases: Cases::default(),
+            trust: Trust::default(),
             rest: Rest::default(),
-            just_moved: Vec::new(),
             loans: Loans::default(),
             reading: Reading::default(),
-            uneven_epochs: 0,
-            in_vain: 0,
-            in_vain_gap: 0.0,
-            settles_until: 0,
+            demand: Reading::default(),
+            waits: Vec::new(),
+            acted: BTreeMap::new(),
             asked: None,
             last_question: 0,
             last_order: 0,
-            no_local_plan: false,
             hot_keys: 0,
             write_hot: false,
             in_phase_two: false,
@@ -244,11 +233,6 @@ impl Balancer {
         self.in_phase_two
     }
 
-    /// Epochs in a row, up to now, in which workers differed and some had room.
-    pub fn uneven_epochs(&self) -> u32 {
-        self.uneven_epochs
-    }
-
     pub fn thresholds(&self) -> &Thresholds {
         &self.thresholds
     }
@@ -262,17 +246,27 @@ impl Balancer {
         &self.loans
     }
 
-    /// A worker is overloaded, and this server does nothing about it: it may not, all its workers are about as busy, or its
-    /// planner has found no way, or would find none if it were asked now. Phase 3 has a patience of its own, which need
-    /// not begin when that of phase 2 ends. Runs a planner, where a worker is overloaded.
+    /// Share of the work / share of the capacity, by worker.
+    pub fn quotients(&self) -> Vec<f64> {
+        self.demand.snapshot.workers.iter().map(quotient).collect()
+    }
+
+    /// Requests stand waiting in a worker, and this server does nothing about it: it may not, its workers have as much to do, what was to
+    /// help has not helped, or nothing helps.
     pub fn is_helpless(&self) -> bool {
-        let vitals = self.vitals(&self.reading.loads());
-        let is_even = vitals.deviation <= self.thresholds.imbalance;
-        let finds_none = || {
-            let (reading, thresholds) = (self.reading.clone(), self.thresholds);
-            propose(&Question { number: 0, reading, thresholds }).beyond
-        };
-        vitals.hotspot && (self.mode != Mode::On || is_even || self.no_local_plan || finds_none())
+        let workers = self.reading.snapshot.workers.iter().zip(&self.waits);
+        let mut waiting = workers
+            .filter(|(_, epochs)| self.thresholds.patience <= **epochs)
+            .map(|(worker, _)| worker.at);
+        waiting.any(|at| self.mode != Mode::On || !self.is_own(at))
+    }
+
+    /// A worker's case is this server's: it has one, and what was to help may help yet.
+    fn is_own(&self, at: Owner) -> bool {
+        let acted = self.acted.get(&at);
+        self.cases.open(at) > 0
+            && !self.trust.waits(&at, self.epoch)
+            && acted.is_none_or(|epoch| self.epoch < epoch + JUDGED_EPOCHS)
     }
 
     /// The last decisions, oldest first.
@@ -285,85 +279,111 @@ impl Balancer {
         let rest_epochs = self.thresholds.rest_epochs;
         self.rest.forget_before(self.epoch, rest_epochs);
         self.loans.forget_absent(&reading.snapshot);
-        let just_moved = std::mem::take(&mut self.just_moved);
+        let rests = |cachelet| self.rest.has(cachelet);
+        self.shares.observe(reading.snapshot.workers.iter(), rests);
+        if self.shares.age() == 0 {
+            self.trust.clear();
+            self.acted.clear();
+        }
         for held in reading.snapshot.workers.iter_mut().flat_map(|worker| &mut worker.cachelets) {
-            let load = held.load.max(LOAD_FELT);
-            // What it is like where it is now: where it came from may have been saturated.
-            if just_moved.contains(&held.cachelet) {
-                self.rest.note(held.cachelet, load, self.epoch - 1);
-            }
-            held.pinned = self.rest.pinned(held.cachelet, load, self.epoch, rest_epochs);
+            let size = Size { load: held.load, share: self.shares.share(held.cachelet) };
+            held.pinned = self.rest.pinned(held.cachelet, size, self.epoch, rest_epochs);
         }
-        let loads = reading.loads();
-        let before = self.epoch - 1;
-        for decision in self.decisions.all.iter_mut().rev().take_while(|past| past.epoch == before)
-        {
-            decision.came = Some(loads.clone());
-            if decision.cause == Cause::Uneven && decision.was_in_vain() {
-                self.in_vain = (self.in_vain + 1).min(IN_VAIN_MAX);
-                self.in_vain_gap = gap(&decision.loads);
-                self.settles_until = 0;
-            }
-        }
+        self.demand = demand_of(&self.shares, &reading);
         self.reading = reading;
-        let vitals = self.vitals(&loads);
-        let uneven = vitals.deviation > self.thresholds.imbalance && vitals.headroom;
-        self.uneven_epochs = if uneven { self.uneven_epochs + 1 } else { 0 };
-        let other_gap = (gap(&loads) - self.in_vain_gap).abs() > 0.5 * self.in_vain_gap;
-        if !uneven || other_gap {
-            self.in_vain = 0;
+        let workers = self.demand.snapshot.workers.iter().zip(&self.reading.snapshot.workers);
+        let signs = workers.map(|(demand, worker)| Sign {
+            at: worker.at,
+            waits: self.thresholds.waits(worker),
+            quotient: quotient(demand),
+            keys: worker.service.keys,
+        });
+        let signs: Vec<Sign> = signs.collect();
+        self.waits.resize(signs.len(), 0);
+        for (epochs, sign) in self.waits.iter_mut().zip(&signs) {
+            *epochs = if sign.waits { *epochs + 1 } else { 0 };
         }
-        let patience = self.thresholds.patience.max(1) << self.in_vain;
-        self.in_phase_two = self.machine.observe(&vitals, &self.thresholds).two;
-        if self.mode == Mode::Off || !self.in_phase_two {
+        let patience = self.thresholds.patience;
+        self.cases.observe(signs.into_iter(), patience);
+        // Another case is another matter; and what is still over after a while, though others had their turn, may be helped again.
+        let (now, patience) = (self.epoch, 2 * u64::from(patience));
+        self.acted.retain(|at, epoch| {
+            let is_judged = *epoch + JUDGED_EPOCHS <= now;
+            now < *epoch + patience && (self.cases.open(*at) > 0 || !is_judged)
+        });
+        self.trust.forget(self.epoch);
+        self.judge(duties);
+        self.in_phase_two = self.cases.any_open() || !self.loans.is_empty();
+        if self.mode == Mode::Off {
             return;
         }
         if let Some((_, since)) = self.asked {
             let waited = self.epoch - since;
-            if waited == u64::from(self.thresholds.patience) {
+            if waited == patience {
                 self.decide(Cause::Uneven, Verdict::Slow(waited), Vec::new(), Vec::new(), duties);
             }
             return;
         }
-        let settles = self.epoch <= self.settles_until && gap(&loads) >= GAP_MIN;
-        if settles || self.uneven_epochs >= patience {
+        if self.pressing().next().is_some() {
             self.ask(duties);
-        } else if !uneven {
+        } else if !self.cases.any_open() {
             self.send_home(duties);
         }
     }
 
-    fn vitals(&self, loads: &[f64]) -> Vitals {
-        let thresholds = &self.thresholds;
-        let most = loads.iter().copied().fold(0.0, f64::max);
-        let least = loads.iter().copied().fold(f64::INFINITY, f64::min);
-        let hotspot = thresholds.is_over(most);
-        let felt = gap(loads) >= GAP_MIN;
-        // One hot worker among many hardly shows in the mean.
-        let uneven = if hotspot { gap(loads) / (most - gap(loads)) } else { deviation(loads) };
-        let over = loads.iter().filter(|load| thresholds.is_over(**load)).count();
-        Vitals {
-            hotspot,
-            hot_keys: self.hot_keys,
-            write_hot: hotspot && self.write_hot,
-            deviation: if felt { uneven } else { 0.0 },
-            headroom: least < thresholds.permissible,
-            overloaded_share: over as f64 / loads.len().max(1) as f64,
-            no_local_plan: self.no_local_plan,
-            loans: self.loans.len() as u32,
-            ..Vitals::default()
-        }
+    /// Workers whose cases are this server's, and for which nothing is pending.
+    fn pressing(&self) -> impl Iterator<Item = Owner> + '_ {
+        let all = self.demand.snapshot.workers.iter().map(|worker| worker.at);
+        all.filter(|at| {
+            self.cases.is_pressing(*at) && self.is_own(*at) && !self.acted.contains_key(at)
+        })
     }
 
-    fn aim(&self) -> f64 {
-        self.thresholds.imbalance * AIM
+    /// What came of remedies whose time is over.
+    fn judge(&mut self, duties: &mut Vec<Duty>) {
+        let now = self.quotients();
+        let most = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
+        let due = self.epoch.saturating_sub(JUDGED_EPOCHS);
+        let mut undone = Vec::new();
+        for decision in self.decisions.all.iter_mut().rev().take_while(|past| due <= past.epoch) {
+            let is_due = decision.epoch == due && decision.verdict == Verdict::Ordered;
+            if !is_due || decision.loads.len() != now.len() || decision.expected.len() != now.len()
+            {
+                continue;
+            }
+            let source = worst(&decision.loads);
+            let (seen, expected) = (decision.loads[source], decision.expected[source]);
+            let came = came(seen, expected, now[source], most(&decision.loads), most(&now));
+            // Another load is nobody's fault.
+            let came =
+                if self.shares.age() < 2 && came == Came::Worse { Came::Short } else { came };
+            if decision.cause == Cause::Uneven {
+                let at = self.demand.snapshot.workers[source].at;
+                self.trust.note(at, came, self.epoch);
+                if came == Came::Worse {
+                    undone.extend(decision.orders.iter().filter_map(Ordered::back));
+                }
+            }
+            decision.came = Some((now.clone(), came));
+        }
+        if !undone.is_empty() && self.mode == Mode::On {
+            let there = |step: &Move| {
+                let mut workers = self.demand.snapshot.workers.iter();
+                let from = workers.find(|worker| worker.at == step.from);
+                from.is_some_and(|from| {
+                    from.cachelets.iter().any(|one| one.cachelet == step.cachelet)
+                })
+            };
+            undone.retain(there);
+            let proposal = Proposal { moves: undone, ..Proposal::default() };
+            let orders = orders_of(&proposal, &self.demand);
+            self.decide(Cause::Undone, Verdict::Ordered, Vec::new(), orders, duties);
+        }
     }
 
     fn ask(&mut self, duties: &mut Vec<Duty>) {
         self.last_question += 1;
-        let thresholds = Thresholds { imbalance: self.aim(), ..self.thresholds };
-        let reading = self.reading.clone();
-        let question = Question { number: self.last_question, reading, thresholds };
+        let question = Question { number: self.last_question, demand: self.demand.clone() };
         self.asked = Some((question.clone(), self.epoch));
         duties.push(Duty::Ask(question));
     }
@@ -377,36 +397,34 @@ impl Balancer {
         let late = self.epoch - since;
         let (verdict, proposal, expected) = match proposal {
             None => (Verdict::Failed, Proposal::default(), Vec::new()),
-            Some(_) if late >= u64::from(self.thresholds.patience.max(1)) => {
+            Some(_) if late >= 2 * u64::from(self.thresholds.patience) => {
                 (Verdict::Slow(late), Proposal::default(), Vec::new())
             }
-            Some(proposal) => match proposal.check(&question.reading) {
+            Some(proposal) => match proposal.check(&question.demand) {
                 Err(nonsense) => (Verdict::Rejected(nonsense), Proposal::default(), Vec::new()),
                 Ok(expected) => (Verdict::Ordered, proposal, expected),
             },
         };
-        self.no_local_plan = proposal.beyond;
-        let orders = orders_of(&proposal, &question.reading);
+        let orders = orders_of(&proposal, &question.demand);
         let verdict = match verdict {
-            Verdict::Ordered if orders.is_empty() => {
-                if self.epoch <= self.settles_until {
-                    return;
-                }
-                Verdict::NoPlan
-            }
+            Verdict::Ordered if orders.is_empty() => Verdict::NoPlan,
             verdict => verdict,
         };
-        if verdict == Verdict::Ordered && self.epoch > self.settles_until {
-            self.settles_until = self.epoch + SETTLING_EPOCHS;
+        let pressing: Vec<Owner> = self.pressing().collect();
+        for at in pressing {
+            match verdict {
+                Verdict::Ordered => drop(self.acted.insert(at, self.epoch)),
+                _ => self.trust.note(at, Came::Short, self.epoch),
+            }
         }
-        self.uneven_epochs = 0;
         self.decide(Cause::Uneven, verdict, expected, orders, duties);
     }
 
     fn send_home(&mut self, duties: &mut Vec<Duty>) {
-        let home = self.loans.homecoming(&self.reading.snapshot, self.epoch, &self.thresholds);
+        let rest_epochs = self.thresholds.rest_epochs;
+        let home = self.loans.homecoming(&self.demand.snapshot, self.epoch, rest_epochs);
         let proposal = Proposal { moves: home, ..Proposal::default() };
-        let orders = orders_of(&proposal, &self.reading);
+        let orders = orders_of(&proposal, &self.demand);
         if !orders.is_empty() {
             self.decide(Cause::LoanOver, Verdict::Ordered, Vec::new(), orders, duties);
         }
@@ -417,7 +435,7 @@ impl Balancer {
         let owner = workers.find(|worker| worker.cachelets.iter().any(|c| c.cachelet == cachelet));
         let Some(from) = owner.map(|worker| worker.at) else { return };
         let proposal = Proposal { moves: vec![Move { cachelet, from, to }], ..Proposal::default() };
-        let mut orders = orders_of(&proposal, &self.reading);
+        let mut orders = orders_of(&proposal, &self.demand);
         for order in &mut orders {
             if let (_, Order::Lend { seen, .. }) = order {
                 *seen = u64::MAX;
@@ -449,14 +467,12 @@ impl Balancer {
                 |ordered: &Ordered| Duty::Order { order: ordered.order, what: ordered.what };
             duties.extend(orders.iter().map(order));
         }
-        let loads = self.reading.loads();
         self.decisions.push(Decision {
             number: 0,
             epoch: self.epoch,
             cause,
             verdict,
-            deviation: deviation(&loads),
-            loads,
+            loads: self.quotients(),
             expected,
             orders,
             came: None,
@@ -473,19 +489,37 @@ impl Balancer {
         ordered.outcome = Some(outcome);
         if let (Order::Lend { step, .. }, Outcome::Done) = (ordered.what, outcome) {
             self.loans.note(&step, self.epoch);
-            self.rest.note(step.cachelet, ordered.load.max(LOAD_FELT), self.epoch);
-            self.just_moved.push(step.cachelet);
+            let workers = self.reading.snapshot.workers.iter();
+            let mut held = workers.flat_map(|worker| &worker.cachelets);
+            let held = held.find(|held| held.cachelet == step.cachelet);
+            let load = held.map_or(0.0, |held| held.load);
+            self.rest.note(step.cachelet, Size { load, share: ordered.load }, self.epoch);
         }
     }
 }
 
-/// How far the heaviest worker is above the average.
-fn gap(loads: &[f64]) -> f64 {
-    let average = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
-    loads.iter().copied().fold(0.0, f64::max) - average
+/// The first of the largest.
+fn worst(quotients: &[f64]) -> usize {
+    let mut at = 0;
+    for (index, quotient) in quotients.iter().enumerate() {
+        at = if *quotient > quotients[at] { index } else { at };
+    }
+    at
 }
 
-/// The orders that carry a proposal out, with the cachelets' loads.
+/// A reading by shares; what connections make up of it, by quotients.
+fn demand_of(shares: &Shares, reading: &Reading) -> Reading {
+    let snapshot = shares.demand(&reading.snapshot);
+    let workers = snapshot.workers.iter().zip(&reading.snapshot.workers).zip(&reading.handable);
+    let handable = workers.map(|((demand, worker), handable)| {
+        let part = if worker.fixed > 0.0 { (handable / worker.fixed).min(1.0) } else { 0.0 };
+        part * demand.fixed / demand.service.capacity
+    });
+    let handable = handable.collect();
+    Reading { handable, snapshot, seen: reading.seen }
+}
+
+/// The orders that carry a proposal out, with the cachelets' shares.
 fn orders_of(proposal: &Proposal, reading: &Reading) -> Vec<(f64, Order)> {
     let workers = &reading.snapshot.workers;
     let held = workers.iter().flat_map(|worker| &worker.cachelets);

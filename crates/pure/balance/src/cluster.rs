@@ -2,56 +2,101 @@
 //!
 //! ```text
 //!   heartbeats, map, moves under way ──Outlook──►┌────────────────┐
-//!                                                │ ClusterPlanner │  phase machines, what rests
+//!                                                │ ClusterPlanner │  shares, cases, what is pending, what rests
 //!   orders, within bounds ◄────────ClusterPlan───└────────────────┘
 //! ```
 //!
-//! What keeps it from going back and forth: a server asks for four epochs in a row before it is helped; what is
-//! under way counts at its destination; what has changed servers rests, unless its load has changed by half.
+//! What keeps it from going back and forth: a case is open for two epochs before it is helped, and its server has had its turn; what is
+//! under way counts at its destination; a remedy is judged before the next one; what has changed servers rests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook, Snapshot,
-    Standing, Why, WorkerLoad, moves_max,
+    CacheletLoad, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
+    Snapshot, Standing, Why, WorkerLoad, moves_max,
 };
 
+use crate::balancer::JUDGED_EPOCHS;
+use crate::cases::{Cases, Sign};
 use crate::drain::drain;
+use crate::evening::{Field, Rules, too_heavy};
 use crate::fill::fill;
-use crate::local::apply;
-use crate::phases::Gate;
-use crate::vain::Vain;
-use crate::{Effort, Global, Model, PhaseMachine, Rest, Thresholds, Vitals, relieve, search};
+use crate::gate::Gate;
+use crate::pace::Pace;
+use crate::rest::Size;
+use crate::shares::{Shares, quotient};
+use crate::steps::apply;
+use crate::trust::{Came, Trust, came};
+use crate::{Rest, Thresholds};
 
 /// Workers that are helped in one epoch, the hottest first: what bounds the time of planning.
 const SOURCES_MAX: usize = 64;
+/// Steps of one worker's plan.
+const STEPS_MAX: usize = 64;
+/// A worker alone may have so much more than its part: a cachelet that has more is too heavy.
+const HEAVY: f64 = 1.15;
 
-/// A source with so many cachelets is planned for thoroughly, which takes some descents more.
-const THOROUGH_BALLS_MAX: usize = 64;
+/// So much of what has left a worker is back as load that stays with its connections, and giving was in vain.
+const BACK_SHARE: f64 = 0.5;
+/// So much of an average worker's work has left a worker, and it has to show.
+const SHOWN_MIN: f64 = 0.25;
 
-/// Below this a cachelet's load is noise: it has not changed.
-const LOAD_FELT: f64 = 0.02;
+/// A taker that has so many times what one of the cachelets brought has got it from elsewhere.
+const FAULT_MAX: f64 = 2.0;
+/// Less is chance.
+const SHOWN_LEAST: f64 = 0.1;
 
-/// Remembers from epoch to epoch what patience and rest need; everything else it is given.
+/// What a move takes of a worker while it lasts, and how long that is.
+const MOVE_COST: f64 = 0.3;
+const MOVE_SECONDS: f64 = 0.1;
+/// In which it has to be earned back, and what is known to last longer has longer.
+const EARNED_SECONDS: f64 = 20.0;
+const EARNED_SECONDS_MAX: f64 = 120.0;
+
+/// Remembers from epoch to epoch what shares, cases and rest need; everything else it is given.
 #[derive(Default)]
 pub struct ClusterPlanner {
     thresholds: Thresholds,
-    machines: BTreeMap<ServerId, PhaseMachine>,
+    shares: Shares,
+    cases: Cases,
+    /// By worker that was to be helped.
+    trust: Trust<Owner>,
+    /// What has been planned for a worker, until it is judged.
+    pending: BTreeMap<Owner, Pending>,
     rest: Rest,
     /// Who had each cachelet by the last outlook, and which were under way.
     homes: BTreeMap<Prefix, ServerId>,
     under_way: BTreeSet<Prefix>,
-    vain: Vain,
-    /// Servers for which something was planned, or was under way, in the last epoch.
-    helped: BTreeSet<ServerId>,
-    /// The last epoch in which a server was in phase 3.
-    asked_in: Option<u64>,
+    pace: Pace,
     /// Servers that are being given their share.
     filling: BTreeSet<ServerId>,
     all_hot: Gate,
     /// What is said of it, as long as `all_hot` is open.
     servers_wanted: u32,
+}
+
+/// A remedy for one worker: what was seen, what it takes, what has shown of it.
+#[derive(Default)]
+struct Pending {
+    taken: Vec<Taken>,
+    /// The worker's share of the work / share of the capacity.
+    seen: f64,
+    /// Of its time: all that it did, and of that what stays with its connections.
+    load: f64,
+    fixed: f64,
+    /// Some of it had no place yet.
+    is_part: bool,
+}
+
+/// A cachelet that leaves a worker for its sake, or comes in exchange.
+struct Taken {
+    step: Move,
+    /// By how much that lightens the worker.
+    relief: f64,
+    /// What its destination had of its part before.
+    taker_had: f64,
+    arrived: Option<u64>,
 }
 
 /// What arrives needs so much more than its items have: one byte in so many, for the index and for ends of pages.
@@ -77,125 +122,245 @@ impl ClusterPlanner {
     }
 
     /// Called once an epoch. The same outlooks give the same plans.
-    /// O(workers + sources · `max_iter` · (servers + a server's cachelets)).
+    /// O(cachelets · log + sources · steps · (workers + a worker's cachelets)).
     pub fn plan(&mut self, outlook: &Outlook) -> ClusterPlan {
-        let left = self.watch(outlook);
+        let heard = outlook.servers.iter().filter(|one| one.standing != Standing::Silent);
+        let rests = |cachelet| self.rest.has(cachelet);
+        self.shares.observe(heard.flat_map(|one| &one.workers), rests);
+        self.watch(outlook);
+        if self.shares.age() == 0 {
+            self.trust.clear();
+            self.pending.clear();
+        }
         let mut board = Board::new(outlook);
         self.pin_what_rests(&mut board.snapshot, outlook.epoch);
-        let before = board.snapshot.clone();
-        let loads: Vec<f64> = before.workers.iter().map(WorkerLoad::load).collect();
+        let loads: Vec<f64> = board.snapshot.workers.iter().map(WorkerLoad::load).collect();
         let load_mean = loads.iter().fold(0.0, |sum, load| sum + load) / loads.len().max(1) as f64;
-        let asking = self.asking(outlook, &before, load_mean);
-        let in_vain = self.in_vain(outlook, &asking, &left);
-        // A plan is carried out over several epochs: it goes on under the limit, until phase 3 is over.
-        let above = |at: usize| loads[at] - load_mean >= self.thresholds.felt();
-        let mut sources: Vec<usize> = (0..loads.len())
-            .filter(|&at| self.thresholds.is_over(loads[at]) || above(at))
-            .filter(|&at| asking.contains(&before.workers[at].at.server))
-            .filter(|&at| !in_vain.contains(&before.workers[at].at.server))
-            .collect();
-        sources.sort_by(|&a, &b| loads[b].total_cmp(&loads[a]).then(a.cmp(&b)));
-        let standing = |id| outlook.servers.iter().find(|one| one.server == id);
-        let (mut missing, mut too_heavy) = (0, Vec::new());
-        let takers: Vec<ServerId> = board.takers().collect();
-        let solve = |model: &Model| {
-            let is_small = model.balls.len() <= THOROUGH_BALLS_MAX;
-            Some(search(model, if is_small { Effort::THOROUGH } else { Effort::DESCENT }))
-        };
-        for &source in sources.iter().take(SOURCES_MAX) {
-            let server = standing(before.workers[source].at.server);
-            if server.is_some_and(|server| server.standing == Standing::Staying) {
-                missing = missing.max(self.missing(&loads, outlook));
+        // An operator's wish goes first.
+        let stuck = drain(&mut board, &self.thresholds);
+        let demand = self.shares.demand(&board.snapshot);
+        self.judge(outlook, &demand, &mut board);
+        let sources = self.sources(outlook, &demand);
+        let mut field = Field::new(demand);
+        let asking: BTreeSet<ServerId> =
+            sources.iter().map(|&at| field.workers()[at].at.server).collect();
+        let takers: BTreeSet<ServerId> = board.takers().collect();
+        let (mut heavy, mut in_vain, mut is_short) = (Vec::new(), BTreeSet::new(), false);
+        let part =
+            |(at, one): (&Owner, &mut Pending)| std::mem::take(&mut one.is_part).then_some(*at);
+        let parts: Vec<Owner> = self.pending.iter_mut().filter_map(part).collect();
+        for &source in &sources {
+            let at = field.workers()[source].at;
+            heavy.extend(too_heavy(&field.workers()[source], HEAVY));
+            if self.trust.waits(&at, outlook.epoch) {
+                in_vain.insert(at.server);
                 continue;
             }
-            let takes = |server| takers.contains(&server);
-            let global = relieve(&mut board.snapshot, source, &self.thresholds, takes, solve);
-            if self.is_no_answer(&global, &before.workers[source]) {
-                missing = self.missing(&loads, outlook).max(1);
+            let stays = outlook.servers.iter().find(|one| one.server == at.server);
+            if stays.is_some_and(|one| one.standing == Standing::Staying) {
+                is_short = true;
+                continue;
             }
-            too_heavy.extend(&global.plan.too_heavy);
-            board.begin(&before, &global.plan.moves);
+            if !self.pending.contains_key(&at) || parts.contains(&at) {
+                self.help(source, &mut field, &takers, &mut board);
+            }
         }
-        let stuck = drain(&mut board, &self.thresholds);
         fill(&mut board, &mut self.filling, &self.thresholds);
-        if !stuck.is_empty() {
-            missing = missing.max(1);
-        }
-        self.tell_missing(missing);
-        let planned = board.moves.iter().map(|planned| &planned.step);
-        let steps = planned.chain(&outlook.under_way);
-        self.helped = steps.map(|step| step.from.server).collect();
-        too_heavy.sort();
-        too_heavy.dedup();
+        let full = match is_short || self.thresholds.is_over(load_mean) {
+            true => self.missing(&loads, outlook),
+            false => 0,
+        };
+        self.tell_missing(full.max(u32::from(!stuck.is_empty())), !stuck.is_empty());
+        heavy.sort();
+        heavy.dedup();
         ClusterPlan {
             epoch: outlook.epoch,
-            by_connections: self.by_connections(&before, &asking),
+            by_connections: by_connections(&field, &asking),
             moves: board.moves,
             later: board.later,
-            asking,
+            asking: asking.into_iter().collect(),
             servers_wanted: self.servers_wanted,
-            too_heavy,
+            too_heavy: heavy,
             stuck,
-            in_vain,
+            in_vain: in_vain.into_iter().collect(),
             load_mean,
             load_max: loads.iter().copied().fold(0.0, f64::max),
         }
     }
 
+    /// Workers with a case that is the coordinator's, the worst first, by their places.
+    fn sources(&mut self, outlook: &Outlook, demand: &Snapshot) -> Vec<usize> {
+        let servers = outlook.servers.iter().filter(|one| is_to_stay(one.standing));
+        let places: BTreeMap<Owner, usize> =
+            demand.workers.iter().enumerate().map(|(place, one)| (one.at, place)).collect();
+        let stays = servers.flat_map(|server| server.workers.iter().map(move |one| (server, one)));
+        let stays: Vec<(&ServerOutlook, &WorkerLoad)> = stays.collect();
+        let signs = stays.iter().filter_map(|(_, worker)| {
+            Some(Sign {
+                at: worker.at,
+                waits: self.thresholds.waits(worker),
+                quotient: quotient(&demand.workers[*places.get(&worker.at)?]),
+                keys: worker.service.keys,
+            })
+        });
+        let signs: Vec<Sign> = signs.collect();
+        self.cases.observe(signs.into_iter(), self.thresholds.patience);
+        let is_its = |server: &ServerOutlook, at: Owner| {
+            // The server acts first, and has as long until that has to show.
+            let patience = if server.helpless { 1 } else { 2 * self.thresholds.patience };
+            self.cases.is_pressing(at) && patience <= self.cases.open(at)
+                || is_planted(Fault::LevelsTheLastPercent)
+        };
+        let pressing = stays.iter().filter(|(server, worker)| is_its(server, worker.at));
+        let mut sources: Vec<usize> =
+            pressing.filter_map(|(_, worker)| places.get(&worker.at).copied()).collect();
+        let by_quotient = |at: &usize| quotient(&demand.workers[*at]);
+        sources.sort_by(|a, b| by_quotient(b).total_cmp(&by_quotient(a)).then(a.cmp(b)));
+        sources.truncate(SOURCES_MAX);
+        sources
+    }
+
+    /// Plans for one worker what gains more than it costs, and begins what has a place.
+    fn help(
+        &mut self,
+        source: usize,
+        field: &mut Field,
+        takers: &BTreeSet<ServerId>,
+        board: &mut Board,
+    ) {
+        let (at, seen) = (field.workers()[source].at, field.quotient(source));
+        let may_take: Vec<bool> = field
+            .workers()
+            .iter()
+            .map(|to| to.at.server != at.server && takers.contains(&to.at.server))
+            .collect();
+        let seconds = (EARNED_SECONDS + f64::from(self.shares.age())).min(EARNED_SECONDS_MAX);
+        let rules = Moves {
+            may_take,
+            price: 3.0 * MOVE_COST / seconds / field.workers().len() as f64,
+            bytes_a_second: self.pace.bytes_a_second(),
+        };
+        let before = &board.snapshot;
+        let worker = before.workers.iter().find(|worker| worker.at == at);
+        let (load, fixed) = worker.map_or((0.0, 0.0), |one| (one.load(), one.fixed));
+        let quotients = field.workers().iter().map(|worker| worker.at).zip(field.quotients());
+        let had: BTreeMap<Owner, f64> = quotients.collect();
+        let mut units: Vec<Vec<PlannedMove>> = Vec::new();
+        while let Some(step) = field.best_step(source, &rules).filter(|_| units.len() < STEPS_MAX) {
+            field.take(&step.moves);
+            let why = if step.moves.len() > 1 { Why::Exchange } else { Why::Overload };
+            let first = planned(before, &step.moves[0], Why::Overload);
+            let others = step.moves[1..].iter().map(|step| planned(before, step, why));
+            units.push([first].into_iter().chain(others).collect());
+        }
+        let (begun, is_part) = board.begin(units);
+        if begun.is_empty() {
+            return;
+        }
+        let capacity = field.workers()[source].service.capacity;
+        let taken = begun.into_iter().map(|step| {
+            let share = self.shares.share(step.cachelet) / capacity;
+            let relief = if step.from == at { share } else { -share };
+            let taker_had = had.get(&step.to).copied().unwrap_or(0.0);
+            Taken { step, relief, taker_had, arrived: None }
+        });
+        let fresh = Pending { seen, load, fixed, ..Pending::default() };
+        let pending = self.pending.entry(at).or_insert(fresh);
+        pending.is_part = is_part;
+        pending.taken.extend(taken);
+    }
+
+    /// What came of remedies whose time is over; what has made the worst worker worse goes back.
+    fn judge(&mut self, outlook: &Outlook, demand: &Snapshot, board: &mut Board) {
+        let epoch = outlook.epoch;
+        self.trust.forget(epoch);
+        let workers = outlook.servers.iter().flat_map(|server| &server.workers);
+        let fixed_now: BTreeMap<Owner, f64> = workers.map(|one| (one.at, one.fixed)).collect();
+        let mut over = Vec::new();
+        for (at, pending) in &mut self.pending {
+            let mut settled = !pending.is_part;
+            let mut shown = 0.0;
+            for taken in &mut pending.taken {
+                if self.under_way.contains(&taken.step.cachelet) {
+                    settled = false;
+                    continue;
+                }
+                if epoch < *taken.arrived.get_or_insert(epoch) + JUDGED_EPOCHS {
+                    settled = false;
+                } else if self.homes.get(&taken.step.cachelet) == Some(&taken.step.to.server) {
+                    shown += taken.relief;
+                }
+            }
+            if !settled && shown < SHOWN_MIN {
+                continue;
+            }
+            let now_of =
+                |at: Owner| demand.workers.iter().find(|one| one.at == at).map_or(0.0, quotient);
+            // A taker that others burden, too, is not this remedy's fault.
+            let is_own = |one: &&Taken| {
+                let share = self.shares.share(one.step.cachelet);
+                now_of(one.step.to) <= one.taker_had + FAULT_MAX * share.max(SHOWN_LEAST)
+            };
+            let takers = pending.taken.iter().filter(is_own).map(|taken| taken.step.to);
+            let worst = takers.map(now_of).fold(0.0, f64::max);
+            let came = match shown < SHOWN_LEAST {
+                true => Came::True,
+                false => came(pending.seen, pending.seen - shown, now_of(*at), pending.seen, worst),
+            };
+            let fixed = fixed_now.get(at).map_or(0.0, |fixed| fixed - pending.fixed);
+            let came = match came {
+                // Clients go on asking the server that they know, which has to ask the new owner.
+                Came::True if fixed >= BACK_SHARE * pending.load * shown / pending.seen => {
+                    Came::Short
+                }
+                came => came,
+            };
+            // Another load is nobody's fault.
+            let came =
+                if self.shares.age() < 2 && came == Came::Worse { Came::Short } else { came };
+            if settled || came != Came::True {
+                self.trust.note(*at, came, epoch);
+                over.push((*at, came));
+            }
+        }
+        for (at, came) in over {
+            let Some(pending) = self.pending.remove(&at) else { continue };
+            if came == Came::Worse {
+                for Taken { step, .. } in pending.taken {
+                    let back = Move { from: step.to, to: step.from, ..step };
+                    if self.homes.get(&back.cachelet) == Some(&back.from.server) {
+                        board.order(planned(&board.snapshot, &back, Why::Undone));
+                    }
+                }
+            }
+        }
+    }
+
     /// What has changed servers, or was under way and is so no more, rests from now on: a move may take less than
-    /// an epoch, and may come to nothing. Returns the load that has left each server.
-    fn watch(&mut self, outlook: &Outlook) -> BTreeMap<ServerId, f64> {
+    /// an epoch, and may come to nothing.
+    fn watch(&mut self, outlook: &Outlook) {
         let epoch = outlook.epoch;
         self.rest.forget_before(epoch, self.thresholds.rest_epochs);
-        self.machines.retain(|id, _| outlook.servers.iter().any(|server| server.server == *id));
         let under_way: BTreeSet<Prefix> =
             outlook.under_way.iter().map(|step| step.cachelet).collect();
-        let mut homes = BTreeMap::new();
-        let mut left = BTreeMap::new();
+        let (mut homes, mut arrived) = (BTreeMap::new(), BTreeMap::<ServerId, u64>::new());
         for worker in outlook.servers.iter().flat_map(|server| &server.workers) {
             for held in &worker.cachelets {
                 let (cachelet, home) = (held.cachelet, worker.at.server);
                 let from = self.homes.get(&cachelet).filter(|before| **before != home);
                 if let Some(from) = from {
-                    *left.entry(*from).or_default() += held.load;
+                    *arrived.entry(*from).or_default() += held.bytes;
                 }
                 let was_under_way = self.under_way.contains(&cachelet);
                 if from.is_some() || was_under_way && !under_way.contains(&cachelet) {
-                    self.rest.note(cachelet, held.load.max(LOAD_FELT), epoch);
+                    let size = Size { load: held.load, share: self.shares.share(cachelet) };
+                    self.rest.note(cachelet, size, epoch);
                 }
                 homes.insert(cachelet, home);
             }
         }
+        self.pace.observe(&arrived, &outlook.under_way);
         (self.homes, self.under_way) = (homes, under_way);
-        left
-    }
-
-    fn by_connections(&self, now: &Snapshot, asking: &[ServerId]) -> Vec<ServerId> {
-        let over = |server: &&ServerId| {
-            let mut own = now.workers.iter().filter(|worker| worker.at.server == **server);
-            own.any(|worker| self.thresholds.is_over(worker.fixed))
-        };
-        asking.iter().filter(over).copied().collect()
-    }
-
-    fn in_vain(
-        &mut self,
-        outlook: &Outlook,
-        asking: &[ServerId],
-        left: &BTreeMap<ServerId, f64>,
-    ) -> Vec<ServerId> {
-        self.vain.keep(asking);
-        for server in outlook.servers.iter().filter(|one| asking.contains(&one.server)) {
-            let fixed = server.workers.iter().map(|worker| worker.fixed).sum();
-            let id = server.server;
-            let of_it = |step: &&Move| step.from.server == id || step.to.server == id;
-            let under_way = outlook.under_way.iter().filter(of_it).count();
-            let left = left.get(&server.server).copied().unwrap_or(0.0);
-            let patience = self.thresholds.patience;
-            self.vain.observe(id, (fixed, under_way), left, outlook.epoch, patience);
-        }
-        let waits = |server: &&ServerId| self.vain.waits(**server, outlook.epoch);
-        asking.iter().filter(waits).copied().collect()
     }
 
     fn pin_what_rests(&self, snapshot: &mut Snapshot, epoch: u64) {
@@ -204,52 +369,9 @@ impl ClusterPlanner {
         }
         let rest_epochs = self.thresholds.rest_epochs;
         for held in snapshot.workers.iter_mut().flat_map(|worker| &mut worker.cachelets) {
-            let load = held.load.max(LOAD_FELT);
-            held.pinned |= self.rest.pinned(held.cachelet, load, epoch, rest_epochs);
+            let size = Size { load: held.load, share: self.shares.share(held.cachelet) };
+            held.pinned |= self.rest.pinned(held.cachelet, size, epoch, rest_epochs);
         }
-    }
-
-    /// Servers in phase 3.
-    fn asking(&mut self, outlook: &Outlook, now: &Snapshot, mean: f64) -> Vec<ServerId> {
-        let mut asking = Vec::new();
-        let lately = outlook.epoch.saturating_sub(self.thresholds.patience.into());
-        let in_motion = self.asked_in.is_some_and(|epoch| epoch >= lately);
-        for server in outlook.servers.iter().filter(|one| is_to_stay(one.standing)) {
-            let own = now.workers.iter().filter(|worker| worker.at.server == server.server);
-            let loads: Vec<f64> = own.map(WorkerLoad::load).collect();
-            let most = loads.iter().copied().fold(0.0, f64::max);
-            let over = loads.iter().filter(|load| self.thresholds.is_over(**load)).count();
-            // Who is under its limit, and cannot be brought nearer to the others, has been helped.
-            let is_helped = self.helped.contains(&server.server);
-            let vitals = Vitals {
-                hotspot: over > 0,
-                headroom: true,
-                overloaded_share: over as f64 / loads.len().max(1) as f64,
-                no_local_plan: server.helpless && over > 0,
-                above_cluster: if is_helped { most - mean } else { 0.0 },
-                in_motion,
-                ..Vitals::default()
-            };
-            let machine = self.machines.entry(server.server).or_default();
-            let in_three = machine.observe(&vitals, &self.thresholds).three;
-            if in_three || is_planted(Fault::LevelsTheLastPercent) {
-                asking.push(server.server);
-                self.asked_in = Some(outlook.epoch);
-            }
-        }
-        asking
-    }
-
-    /// The source stays too hot, though what is on it could move, and does not merely rest.
-    fn is_no_answer(&self, global: &Global, source: &WorkerLoad) -> bool {
-        let permissible = self.thresholds.permissible;
-        let heavy = source.cachelets.iter().filter(|held| held.load > permissible);
-        let immovable = source.fixed + heavy.map(|held| held.load).sum::<f64>();
-        let rests = source.cachelets.iter().filter(|held| held.pinned);
-        let resting: f64 = rests.map(|held| held.load).sum();
-        global.all_hot
-            && !self.thresholds.is_over(immovable)
-            && self.thresholds.is_over(permissible + global.plan.excess - resting)
     }
 
     /// Servers like those that there are, which would have to come for all load to be permissible.
@@ -261,9 +383,9 @@ impl ClusterPlanner {
         ((wanted - workers as f64) / per_server).ceil().max(0.0) as u32
     }
 
-    /// Said at once; taken back when nothing is missing for some epochs.
-    fn tell_missing(&mut self, missing: u32) {
-        let patience = if missing > 0 { 1 } else { self.thresholds.patience };
+    /// Said and taken back when it is so for some epochs; at once if a server is to be emptied, and cannot be.
+    fn tell_missing(&mut self, missing: u32, is_stuck: bool) {
+        let patience = if is_stuck { 1 } else { 2 * self.thresholds.patience };
         let open = self.all_hot.step(missing > 0, missing == 0, patience);
         self.servers_wanted = match (open, missing) {
             _ if is_planted(Fault::AllHotIsKept) => 0,
@@ -410,28 +532,25 @@ impl Board<'_> {
         fits
     }
 
-    /// A plan of Algorithm 2, heaviest first. The two of an exchange are begun together or not at all.
-    fn begin(&mut self, before: &Snapshot, moves: &[Move]) {
-        let Some(source) = moves.first().map(|step| step.from.server) else { return };
-        let mut units: Vec<Vec<PlannedMove>> = Vec::new();
-        for step in moves {
-            let planned = |why| planned(before, step, why);
-            match units.last_mut().filter(|_| step.to.server == source) {
-                Some(unit) => unit.push(planned(Why::Exchange)),
-                None => units.push(vec![planned(Why::Overload)]),
-            }
-        }
+    /// The steps of a plan, heaviest first. The two of an exchange are begun together or not at all.
+    /// Returns what is under way, and whether some of it had no place.
+    fn begin(&mut self, mut units: Vec<Vec<PlannedMove>>) -> (Vec<Move>, bool) {
+        let (mut begun, mut is_part) = (Vec::new(), false);
         units.sort_by(|a, b| b[0].load.total_cmp(&a[0].load));
         for unit in units {
-            let both = unit
-                .iter()
-                .all(|one| self.fits(one.step.from.server, one.step.to.server, one.bytes));
-            if both {
-                for one in unit {
-                    self.order(one);
-                }
+            let fits =
+                |one: &PlannedMove| self.fits(one.step.from.server, one.step.to.server, one.bytes);
+            if !unit.iter().all(fits) {
+                is_part = true;
+                continue;
+            }
+            for one in unit {
+                self.order(one);
+                self.carry_out(one.step);
+                begun.push(one.step);
             }
         }
+        (begun, is_part)
     }
 
     /// On paper.
@@ -441,6 +560,35 @@ impl Board<'_> {
         let bytes = held.map_or(0, |held| held.bytes);
         self.takes_room(step.to.server, bytes);
         apply(&mut self.snapshot, &[step]);
+    }
+}
+
+/// Servers with a worker that has more than its part by what stays with its connections.
+fn by_connections(field: &Field, asking: &BTreeSet<ServerId>) -> Vec<ServerId> {
+    let is_over = |worker: &&WorkerLoad| worker.fixed > HEAVY * worker.service.capacity;
+    let over: BTreeSet<ServerId> =
+        field.workers().iter().filter(is_over).map(|worker| worker.at.server).collect();
+    asking.intersection(&over).copied().collect()
+}
+
+/// Moves between servers.
+struct Moves {
+    /// By worker.
+    may_take: Vec<bool>,
+    /// Of a move of a second from who has its part, of the capacity of all.
+    price: f64,
+    bytes_a_second: f64,
+}
+
+impl Rules for Moves {
+    fn price(&self, held: &CacheletLoad, quotient: f64) -> f64 {
+        // It takes so much of a worker's capacity: the more it is missed, the dearer.
+        let seconds = MOVE_SECONDS + held.bytes as f64 / self.bytes_a_second;
+        self.price * quotient.powi(4) * seconds
+    }
+
+    fn may_take(&self, at: usize) -> bool {
+        self.may_take[at]
     }
 }
 

@@ -6,11 +6,13 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{CacheletLoad, Move, ServerId, Standing, Why, WorkerLoad};
 
 use crate::Thresholds;
-use crate::balancer::GAP_MIN;
 use crate::cluster::{Board, planned};
 
 /// Planned ahead in an epoch, beyond what has a place: moves end between two epochs, and others may begin.
 const LATER_MAX: usize = 16;
+
+/// A difference between workers, in time, that no user can feel.
+const GAP_MIN: f64 = 0.05;
 
 /// What is to be evened out, by server.
 struct Count {

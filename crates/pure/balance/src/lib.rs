@@ -13,20 +13,24 @@ mod greedy;
 mod pairs;
 mod search;
 
+mod cases;
+mod evening;
+mod gate;
+mod pace;
+mod shares;
+mod steps;
+mod trust;
+
 mod cluster;
 mod drain;
 mod fill;
-mod global;
-mod local;
 
 mod balancer;
 mod balls;
-mod phases;
 mod pour;
 mod proposal;
 mod rest;
 mod thresholds;
-mod vain;
 
 pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Ordered, Verdict};
 pub use balls::{
@@ -34,13 +38,11 @@ pub use balls::{
     copies_threshold, max_balls, predict,
 };
 pub use cluster::ClusterPlanner;
-pub use global::{Global, relieve};
 pub use greedy::greedy;
-pub use local::{Local, deviation, rebalance_server};
 pub use model::{Ball, Bin, Model, Objective, Placement};
-pub use phases::{PhaseMachine, Phases, Vitals};
 pub use pour::{Lighten, pour};
 pub use proposal::{Nonsense, Proposal, Question, propose};
 pub use rest::{Loans, Rest};
 pub use search::{Effort, search};
 pub use thresholds::Thresholds;
+pub use trust::Came;

@@ -1,18 +1,17 @@
 //! What the planner of phase 2 is asked, what it answers, and what is wrong with an answer.
 
-use mbal_model::{Move, Prefix, Reading};
+use mbal_model::{CacheletLoad, Move, Prefix, Reading};
 
-use crate::local::apply;
+use crate::evening::{Field, Rules};
 use crate::model::LOAD_EPSILON;
 use crate::pour::{Lighten, pour};
-use crate::{Effort, Local, Thresholds, rebalance_server, search};
 
 /// For a planner, who may take its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     pub number: u64,
-    pub reading: Reading,
-    pub thresholds: Thresholds,
+    /// By shares of the server's work and capacity: on average a worker has 1 of each.
+    pub demand: Reading,
 }
 
 /// A planner's answer: cachelets that move, then connections that are handed over.
@@ -20,31 +19,50 @@ pub struct Question {
 pub struct Proposal {
     pub moves: Vec<Move>,
     pub lighten: Vec<Lighten>,
-    /// This server cannot help itself.
-    pub beyond: bool,
 }
 
-/// Algorithm 1 on the cachelets that clients follow; then connections, where those carry the load.
-pub fn propose(question: &Question) -> Proposal {
-    let (reading, thresholds) = (&question.reading, &question.thresholds);
-    let solve = |model: &_| Some(search(model, Effort::THOROUGH));
-    let local = rebalance_server(&reading.snapshot, thresholds, solve);
-    let moves = match local {
-        Local::Moves(plan) => plan.moves,
-        Local::Even | Local::Beyond => Vec::new(),
-    };
-    let mut after = reading.snapshot.clone();
-    apply(&mut after, &moves);
-    let loads: Vec<f64> = after.workers.iter().map(|worker| worker.load()).collect();
-    let lighten = pour(&loads, &reading.handable, thresholds.permissible);
-    let mut left = loads;
-    for step in &lighten {
-        left[step.from] -= step.load;
-        left[step.to] += step.load;
+/// What a loan costs, in workers' seconds: its clients have to be told.
+const LOAN_COST: f64 = 0.02;
+/// In which it has to be earned back.
+const EARNED_SECONDS: f64 = 20.0;
+/// In one plan.
+const LOANS_MAX: usize = 64;
+
+struct Lending {
+    workers: f64,
+}
+
+impl Rules for Lending {
+    fn price(&self, _: &CacheletLoad, quotient: f64) -> f64 {
+        LOAN_COST / EARNED_SECONDS / self.workers * quotient.powi(4)
     }
-    // A plan that leaves a worker above its limit is the paper's NULL: (5) cannot be held here.
-    let beyond = left.iter().any(|load| thresholds.is_over(*load));
-    Proposal { moves, lighten, beyond }
+
+    fn may_take(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// Takes from the worst worker, step by step, what gains most; where nothing of it can go, from the next. Then connections, where those
+/// carry the load.
+pub fn propose(question: &Question) -> Proposal {
+    let demand = &question.demand;
+    let mut field = Field::new(demand.snapshot.clone());
+    let rules = Lending { workers: field.workers().len() as f64 };
+    let (mut moves, mut aside) = (Vec::new(), vec![false; field.workers().len()]);
+    while moves.len() < LOANS_MAX {
+        let above = (0..aside.len()).filter(|&at| !aside[at] && field.quotient(at) > 1.0);
+        let worst = above.max_by(|&a, &b| field.quotient(a).total_cmp(&field.quotient(b)));
+        let Some(worst) = worst else { break };
+        match field.best_step(worst, &rules) {
+            Some(step) => {
+                field.take(&step.moves);
+                moves.extend(step.moves);
+            }
+            None => aside[worst] = true,
+        }
+    }
+    let lighten = pour(&field.quotients(), &demand.handable, f64::INFINITY);
+    Proposal { moves, lighten }
 }
 
 /// Why a proposal is not carried out.
@@ -67,9 +85,9 @@ impl Proposal {
         self.moves.is_empty() && self.lighten.is_empty()
     }
 
-    /// Loads once it is carried out; or why it must not be. Whoever made it is not trusted.
-    pub fn check(&self, reading: &Reading) -> Result<Vec<f64>, Nonsense> {
-        let workers = &reading.snapshot.workers;
+    /// Quotients once it is carried out; or why it must not be. Whoever made it is not trusted.
+    pub fn check(&self, demand: &Reading) -> Result<Vec<f64>, Nonsense> {
+        let workers = &demand.snapshot.workers;
         let mut moved: Vec<Prefix> = Vec::new();
         for step in &self.moves {
             let held = workers.iter().find(|worker| worker.at == step.from).and_then(|worker| {
@@ -87,12 +105,13 @@ impl Proposal {
                 return Err(Nonsense::Worker);
             }
         }
-        let mut after = reading.snapshot.clone();
-        apply(&mut after, &self.moves);
-        let mut loads: Vec<f64> = after.workers.iter().map(|worker| worker.load()).collect();
-        let mut handable = reading.handable.clone();
+        let mut field = Field::new(demand.snapshot.clone());
+        let before = strain_of(&field.quotients());
+        field.take(&self.moves);
+        let mut quotients = field.quotients();
+        let mut handable = demand.handable.clone();
         for step in &self.lighten {
-            if step.from == step.to || loads.len() <= step.from.max(step.to) {
+            if step.from == step.to || quotients.len() <= step.from.max(step.to) {
                 return Err(Nonsense::Worker);
             }
             let possible = step.load > 0.0 && step.load <= handable[step.from] + LOAD_EPSILON;
@@ -100,20 +119,18 @@ impl Proposal {
                 return Err(Nonsense::Load);
             }
             handable[step.from] -= step.load;
-            loads[step.from] -= step.load;
-            loads[step.to] += step.load;
+            quotients[step.from] -= step.load;
+            quotients[step.to] += step.load;
         }
-        let before = reading.loads();
-        let most = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
-        let unevenness = |loads: &[f64]| {
-            let average = loads.iter().sum::<f64>() / loads.len() as f64;
-            loads.iter().map(|load| (load - average).abs()).sum::<f64>()
-        };
-        let gains = unevenness(&loads) < unevenness(&before) - LOAD_EPSILON;
-        if self.is_empty() || (gains && most(&loads) <= most(&before) + LOAD_EPSILON) {
-            Ok(loads)
+        if self.is_empty() || strain_of(&quotients) < before - LOAD_EPSILON {
+            Ok(quotients)
         } else {
             Err(Nonsense::NoGain)
         }
     }
+}
+
+/// Of workers that can do as much.
+fn strain_of(quotients: &[f64]) -> f64 {
+    quotients.iter().map(|quotient| quotient.powi(4)).sum()
 }

@@ -4,11 +4,30 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::{Move, Owner, Prefix, Snapshot};
 
-use crate::Thresholds;
-
 struct Moved {
     epoch: u64,
-    load: f64,
+    size: Size,
+}
+
+/// How heavy a cachelet is: its part of its worker's time, and its share of all work. Of a saturated worker the one does not show how much
+/// is asked, and the other changes with what else is asked for: what has changed has changed in both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub load: f64,
+    pub share: f64,
+}
+
+/// Below this either is noise.
+const FELT: f64 = 0.02;
+
+impl Size {
+    fn has_changed(self, now: Size) -> bool {
+        let differs = |then: f64, now: f64| {
+            let (then, now) = (then.max(FELT), now.max(FELT));
+            (now - then).abs() >= 0.5 * then
+        };
+        differs(self.load, now.load) && differs(self.share, now.share)
+    }
 }
 
 /// Remembers the moves of the last `rest_epochs`.
@@ -18,22 +37,29 @@ pub struct Rest {
 }
 
 impl Rest {
-    pub fn note(&mut self, cachelet: Prefix, load: f64, epoch: u64) {
-        self.moved.insert(cachelet, Moved { epoch, load });
+    pub(crate) fn note(&mut self, cachelet: Prefix, size: Size, epoch: u64) {
+        self.moved.insert(cachelet, Moved { epoch, size });
     }
 
     /// A cachelet that moved rests, unless its load has since changed by half.
-    pub fn pinned(&self, cachelet: Prefix, load: f64, epoch: u64, rest_epochs: u32) -> bool {
+    pub(crate) fn pinned(&self, cachelet: Prefix, now: Size, epoch: u64, rest_epochs: u32) -> bool {
         self.moved.get(&cachelet).is_some_and(|moved| {
-            let changed = (load - moved.load).abs() >= 0.5 * moved.load;
-            epoch < moved.epoch + u64::from(rest_epochs) && !changed
+            epoch < moved.epoch + u64::from(rest_epochs) && !moved.size.has_changed(now)
         })
+    }
+
+    /// It has moved lately.
+    pub fn has(&self, cachelet: Prefix) -> bool {
+        self.moved.contains_key(&cachelet)
     }
 
     pub fn forget_before(&mut self, epoch: u64, rest_epochs: u32) {
         self.moved.retain(|_, moved| epoch < moved.epoch + u64::from(rest_epochs));
     }
 }
+
+/// Of its part of the work, what home may have with what comes back.
+const HOME_MAX: f64 = 1.05;
 
 /// Loans of phase 2: which cachelets are away from their home worker, and since when.
 #[derive(Default)]
@@ -75,32 +101,26 @@ impl Loans {
         self.lent.is_empty()
     }
 
-    /// Cachelets that can go home: their lease is over and home, with them, stays under the average of this
-    /// server's workers, so that going home cannot bring them back out. O(loans · workers).
-    pub fn homecoming(
-        &self,
-        snapshot: &Snapshot,
-        epoch: u64,
-        thresholds: &Thresholds,
-    ) -> Vec<Move> {
-        let mut loads: Vec<f64> = snapshot.workers.iter().map(|worker| worker.load()).collect();
-        let average = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
+    /// Cachelets that can go home: their lease is over and home, with them, has no more than its part of this server's work, so that going
+    /// home cannot bring them back out. `demand` is by shares. O(loans · workers).
+    pub(crate) fn homecoming(&self, demand: &Snapshot, epoch: u64, rest_epochs: u32) -> Vec<Move> {
+        let mut loads: Vec<f64> = demand.workers.iter().map(|worker| worker.load()).collect();
         let mut moves = Vec::new();
         for (&cachelet, &(home, since)) in &self.lent {
-            if epoch < since + u64::from(thresholds.rest_epochs) {
+            if epoch < since + u64::from(rest_epochs) {
                 continue;
             }
-            let place = |at| snapshot.workers.iter().position(|worker| worker.at == at);
-            let held = snapshot.workers.iter().enumerate().find_map(|(index, worker)| {
+            let place = |at| demand.workers.iter().position(|worker| worker.at == at);
+            let held = demand.workers.iter().enumerate().find_map(|(index, worker)| {
                 let held = worker.cachelets.iter().find(|held| held.cachelet == cachelet)?;
                 Some((index, held.load))
             });
             let (Some(to), Some((from, load))) = (place(home), held) else { continue };
-            let room = average.min(thresholds.permissible) * (1.0 + thresholds.imbalance / 2.0);
+            let room = demand.workers[to].service.capacity * HOME_MAX;
             if from != to && loads[to] + load <= room {
                 loads[to] += load;
                 loads[from] -= load;
-                moves.push(Move { cachelet, from: snapshot.workers[from].at, to: home });
+                moves.push(Move { cachelet, from: demand.workers[from].at, to: home });
             }
         }
         moves

@@ -1,8 +1,8 @@
 //! The balancer over a made-up server, in virtual time: one call is an epoch.
 
 use mbal_balance::{
-    Balancer, Cause, Duty, Lighten, Mode, News, Nonsense, Proposal, Question, Thresholds, Verdict,
-    propose,
+    Balancer, Came, Cause, Duty, Lighten, Mode, News, Nonsense, Proposal, Question, Thresholds,
+    Verdict, propose,
 };
 use mbal_model::{
     CacheletLoad, Move, Order, Outcome, Owner, Prefix, Reading, ServerId, Service, Snapshot,
@@ -181,16 +181,17 @@ fn a_hot_worker_is_relieved_within_its_patience_and_three_epochs() {
     server.epochs(100);
     server.heat();
     assert!(imbalance(&server.served()) > 2.5);
-    server.epochs(3);
-    assert_eq!(server.moves, [], "three epochs are a blip");
+    server.epochs(1);
+    assert_eq!(server.moves, [], "one epoch is a blip");
     server.epochs(4);
     assert!(imbalance(&server.asked()) <= 1.15, "{:?}", server.asked());
     let begin = &server.balancer.decisions().next().expect("it was decided").clone();
     assert_eq!((begin.cause, begin.verdict), (Cause::Uneven, Verdict::Ordered));
     assert!(!begin.orders.is_empty() && !server.moves.is_empty(), "evened out by nothing");
     assert!(begin.orders.iter().all(|ordered| ordered.outcome == Some(Outcome::Done)));
-    let came = begin.came.as_ref().expect("looked at afterwards");
+    let (came, judged) = begin.came.as_ref().expect("looked at afterwards");
     assert!(imbalance(came) <= 1.3, "the decision is told what came of it: {came:?}");
+    assert_eq!(*judged, Came::True);
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn a_planner_that_never_answers_is_waited_for_and_nobody_waits() {
     let late = Proposal { moves: vec![step(1, 0, 2)], ..Proposal::default() };
     server.tell(News::Planned { number: 1, proposal: Some(late) });
     assert_eq!((server.owners[1], server.moves.len()), (0, 1));
-    assert!(matches!(server.verdicts()[..], [_, _, Verdict::Slow(96)]));
+    assert!(matches!(server.verdicts()[..], [_, _, Verdict::Slow(98)]));
 }
 
 #[test]
@@ -350,7 +351,7 @@ fn a_dry_run_says_what_it_would_do_and_off_says_nothing() {
 #[test]
 fn what_cannot_be_helped_is_not_tried_all_the_time() {
     let mut server = Server::new(Mode::On);
-    server.connections = vec![0.5, 0.0, 0.0, 0.0];
+    server.connections = vec![0.9, 0.0, 0.0, 0.0];
     server.one_connection = true;
     server.epochs(320);
     let decisions = server.verdicts().len();
@@ -388,8 +389,8 @@ fn a_server_is_helpless_while_a_worker_is_overloaded_and_nothing_can_be_done() {
     stuck.one_connection = true;
     stuck.planner = Box::new(|question| {
         // What a server is told whose connections cannot be handed over.
-        let reading = Reading { handable: vec![0.0; WORKERS], ..question.reading.clone() };
-        Answer::Now(propose(&Question { reading, ..question.clone() }))
+        let demand = Reading { handable: vec![0.0; WORKERS], ..question.demand.clone() };
+        Answer::Now(propose(&Question { demand, ..question.clone() }))
     });
     stuck.epochs(12);
     assert!(stuck.balancer.is_helpless());

@@ -224,6 +224,7 @@ fn told(planned: &PlannedMove) -> String {
         Why::Exchange => "in exchange".to_owned(),
         Why::Drain => format!("server {} is to be emptied", from.server.0),
         Why::Share => format!("server {} gets its share", to.server.0),
+        Why::Undone => "back, since it has made the worst worker worse".to_owned(),
     };
     format!(
         "{} from server {} to {}: {why}; it has load {load:.3} and {bytes} bytes, worker {}/{} had {from_load:.2}, worker {}/{} {to_load:.2}",

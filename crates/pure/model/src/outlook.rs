@@ -68,6 +68,8 @@ pub enum Why {
     Drain,
     /// Another server has come, or come back, and gets its even share.
     Share,
+    /// It goes back: since it came the worst worker has had more to do.
+    Undone,
 }
 
 /// A move with what it was decided on.

@@ -82,18 +82,6 @@ pub enum Fault {
     /// 5: parts are sent, however many have not been taken.
     SendsWithoutBound,
     // Rules of the deciders (docs/design/balancing.md): 7, or a load that nobody takes away.
-    /// Phase 3 opens in an uneven cluster alone.
-    EvenClusterNeverAsks,
-    /// Phase 2 opens where no worker has room.
-    LocalWithoutHeadroom,
-    /// Phase 1 samples in phase 2 as much as before.
-    SamplesOnInPhaseTwo,
-    /// Algorithm 1 ends when the two heaviest workers cannot be helped.
-    StopsAtTheHeaviest,
-    /// A load that no planner moves is an overload all the same.
-    TwoMeasuresOfOver,
-    /// Algorithm 2 ends when the lightest server cannot take.
-    AsksTheLightestAlone,
     /// Phase 3 is always open, and goes on to the last percent.
     LevelsTheLastPercent,
     /// A server is ordered more moves at a time than it takes.

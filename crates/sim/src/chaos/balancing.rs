@@ -161,16 +161,17 @@ impl World {
         self.tell_balancer(host, News::Asked { cachelet, to });
     }
 
-    /// Invariant 7: what is even stays so. A plan takes from nobody who is neither overloaded nor far above the others.
+    /// Invariant 7: what is even stays so. A plan takes from nobody while requests stand waiting nowhere.
     pub fn look_at_plan(&mut self, outlook: &Outlook, plan: &ClusterPlan) {
         let thresholds = thresholds(&self.profile);
         let workers = outlook.servers.iter().flat_map(|server| &server.workers);
         let loads: Vec<f64> = workers.map(WorkerLoad::load).collect();
         let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
         let most = loads.iter().copied().fold(0.0, f64::max);
-        let is_even = most <= thresholds.permissible && most - mean < thresholds.imbalance;
+        let mut workers = outlook.servers.iter().flat_map(|server| &server.workers);
+        let is_even = !workers.any(|worker| thresholds.waits(worker));
         // What empties a server, or gives one its share, is no answer to loads.
-        let evens_out = |why| !matches!(why, Why::Drain | Why::Share);
+        let evens_out = |why| !matches!(why, Why::Drain | Why::Share | Why::Undone);
         let moved = plan.moves.iter().find(|planned| evens_out(planned.why));
         match moved {
             Some(planned) if is_even && outlook.under_way.is_empty() => {
@@ -200,7 +201,7 @@ impl World {
 
 /// A proposal that nobody should carry out.
 fn lie(dice: &mut Dice, question: &Question) -> Proposal {
-    let workers = question.reading.snapshot.workers.len();
+    let workers = question.demand.snapshot.workers.len();
     let server = ServerId(dice.below(2) as u16);
     let worker =
         |dice: &mut Dice| Owner { server, worker: WorkerId(dice.below(workers + 1) as u16) };
@@ -218,6 +219,5 @@ fn lie(dice: &mut Dice, question: &Question) -> Proposal {
     Proposal {
         moves: (0..dice.below(6)).map(|_| step(dice)).collect(),
         lighten: (0..dice.below(3)).map(|_| lighten(dice)).collect(),
-        beyond: dice.percent(50),
     }
 }

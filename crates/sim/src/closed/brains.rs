@@ -189,8 +189,8 @@ impl Brains {
             let service = Service {
                 waiting: Some(self.noisy(served.waiting(at), served.turns[at])),
                 capacity: WORK * self.noisy(laid.network.capacity[at], keys),
-                keys: keys as u64,
-                turns: self.noisy(served.turns[at], served.turns[at]) as u64,
+                keys: self.noisy(served.followed_keys[at], served.followed_keys[at]) as u64,
+                turns: self.noisy(served.followed_turns[at], served.followed_turns[at]) as u64,
             };
             reading.snapshot.workers.push(WorkerLoad {
                 at: self.owner(at),

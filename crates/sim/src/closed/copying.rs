@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use mbal_balance::Thresholds;
 use mbal_balance::hot::{CopyBackoff, Policy, Seen, Upkeep, Verdict};
 use mbal_control::api::{HOT_KEYS_LISTED, HotReport, HotState};
 use mbal_model::{Instant, Key, ServerId};
@@ -14,6 +13,9 @@ use mbal_sketch::Rates;
 use super::demand::{Demand, HotKey};
 use super::network::Served;
 use super::placement::{Laid, Placement, Writes};
+
+/// Part of its requests that a worker looks at for hot keys while it is busy.
+const SAMPLED: f64 = 0.03;
 
 /// Looks in an epoch.
 const LOOKS: u32 = 5;
@@ -210,7 +212,7 @@ impl Copier {
 
     /// Requests a second that one sample of a look stands for.
     fn sample(&self) -> f64 {
-        f64::from(LOOKS) / Thresholds::default().sampled
+        f64::from(LOOKS) / SAMPLED
     }
 
     /// A rate as samples show it.

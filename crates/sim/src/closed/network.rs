@@ -51,6 +51,9 @@ pub struct Served {
     /// A second.
     pub keys: Vec<f64>,
     pub turns: Vec<f64>,
+    /// Of these, what follows cachelets.
+    pub followed_keys: Vec<f64>,
+    pub followed_turns: Vec<f64>,
     /// Of smart clients, and by server of ordinary ones: requests a second, and seconds until a request is answered.
     pub smart: (f64, f64),
     pub ordinary: Vec<(f64, f64)>,
@@ -201,8 +204,12 @@ impl Network {
             for &(asker, worker, share) in &self.spared {
                 keys -= if worker == at { served.ordinary[asker].0 * share } else { 0.0 };
             }
-            keys += served.smart.0 * self.smart[at] + by_class[at];
-            turns += served.smart.0 * smart.often[at] + by_class[at];
+            keys += served.smart.0 * self.smart[at];
+            turns += served.smart.0 * smart.often[at];
+            served.followed_keys.push(keys * self.batch);
+            served.followed_turns.push(turns);
+            keys += by_class[at];
+            turns += by_class[at];
             served.followed.push(served.smart.0 * smart.work[at] + remote);
             served.own.push(by_class[at] * own_work[at] + last * upkeep[at]);
             served.keys.push(keys * self.batch);

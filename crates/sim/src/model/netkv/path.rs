@@ -281,8 +281,9 @@ pub(super) fn max_over_min(served: &[u32]) -> f64 {
 
 /// NetKV's Eq. 6.
 pub(super) fn mean_deviation(served: &[u32]) -> f64 {
-    let loads: Vec<f64> = served.iter().map(|count| f64::from(*count)).collect();
-    mbal_balance::deviation(&loads)
+    let total: f64 = served.iter().map(|count| f64::from(*count)).sum();
+    let average = total / served.len() as f64;
+    served.iter().map(|count| (f64::from(*count) - average).abs()).sum::<f64>() / total.max(1.0)
 }
 
 #[cfg(test)]
