@@ -188,6 +188,7 @@ fn every_crate_has_a_floor_and_uses_lower_ones_only() {
         let fits = match folder.split('/').next().unwrap() {
             "pure" => (0..=4).contains(floor),
             "edge" => *floor == 4,
+            "testkit" => *floor == 1,
             _ => *floor >= 5,
         };
         assert!(fits, "{folder} is on floor {floor}");
@@ -206,6 +207,15 @@ fn every_crate_has_a_floor_and_uses_lower_ones_only() {
         }
     }
     assert_eq!(known, floors.len(), "a row of the table is no crate");
+}
+
+#[test]
+fn the_testkit_is_for_tests_alone() {
+    for (folder, _) in dependencies() {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let product = manifest.split("[dev-dependencies]").next().unwrap();
+        assert!(!product.contains("mbal-testkit."), "{} ships it", folder.display());
+    }
 }
 
 #[test]

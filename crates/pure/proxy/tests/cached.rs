@@ -2,11 +2,10 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::memcached::{Memcached, Wire, requests};
-use common::transcript::{MS, TIMEOUT, World, settings};
-use mbal_proxy::{ClientId, ConnId, Event, Replication, Settings};
+use common::transcript::{TIMEOUT, World};
+use common::{MS, replication, settings};
+use mbal_proxy::{ClientId, ConnId, Event, Settings};
 
 const INTERVAL: u64 = 100 * MS;
 
@@ -20,9 +19,7 @@ struct Hot {
 
 impl Hot {
     fn new() -> Hot {
-        let replication =
-            Replication { interval: Duration::from_nanos(INTERVAL), target: 1.05, sampling: 1.0 };
-        let mut world = World::new(Settings { replication: Some(replication), ..settings(2) });
+        let mut world = World::new(Settings { replication: replication(100, 1.05), ..settings(2) });
         let (writer, reader) = (world.client(), world.client());
         let mut hot = Hot { world, upstreams: Default::default(), writer, reader };
         // In the first interval it becomes hot, in the second it is known to be often written.

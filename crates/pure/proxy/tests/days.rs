@@ -1,26 +1,22 @@
 //! Days of a pool in virtual time: upstreams that close idle connections, firewalls that forget them, ways that are cut, processes
 //! that die and begin again, servers of a cluster that drain, pools that shrink and grow. Nothing is lost but what a dead process
-//! had, nothing stale is read, and nobody who has something is flushed. `MBAL_PROXY_DAYS` says how many seeds, three days each.
+//! had, nothing stale is read, and nobody who has something is flushed. `MBAL_PROXY_DAYS_SEEDS` says how many seeds, three days each.
 
 mod common;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::history::{Asking, Heard, History};
 use common::memcached::{Memcached, requests};
+use common::{KETAMA, MS, server};
 use mbal_model::Instant;
-#[cfg(feature = "planted")]
-use mbal_model::planted::Fault;
 use mbal_proxy::{
-    Action, ClientId, ConnId, Dialect, Distribution, Event, Limits, Proxy, RingServer, Settings,
-    UpstreamState,
+    Action, ClientId, ConnId, Dialect, Event, Proxy, RingServer, Settings, UpstreamState,
 };
-use mbal_random::Random;
 use mbal_routing::ketama::Ring;
+use mbal_testkit::{Failed, Met, Seeds, Sim, planted};
 
-const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 const DAY: u64 = 86_400 * SECOND;
 const SERVERS: usize = 3;
@@ -83,28 +79,9 @@ struct Waiting {
     was_ejected: bool,
 }
 
-#[derive(Default, Debug)]
-struct Seen {
-    hits: u64,
-    sure_hits: u64,
-    errors: u64,
-    idle_closes: u64,
-    forgotten: u64,
-    cuts: u64,
-    deaths: u64,
-    drains: u64,
-    lists: u64,
-    ejections: u64,
-    returns: u64,
-    failovers: u64,
-    flushes: u64,
-    kept_over_ejection: u64,
-}
-
 struct World {
     proxy: Proxy,
-    now: u64,
-    random: Random,
+    sim: Sim<Happens>,
     is_cluster: bool,
     has_firewall: bool,
     idle_timeout: u64,
@@ -114,17 +91,9 @@ struct World {
     clients: Vec<Option<Waiting>>,
     known: BTreeMap<String, Known>,
     history: History,
-    happens: BinaryHeap<Reverse<(u64, u64)>>,
-    what: BTreeMap<u64, Happens>,
-    number: u64,
     /// The client's own `flush_all` that is under way, and the servers that were flushed by it.
     flushing: Option<(usize, Vec<usize>)>,
     ejections: u64,
-    seen: Seen,
-}
-
-fn server(at: usize) -> RingServer {
-    RingServer { host: format!("s{at}"), port: 1, weight: 1, name: None }
 }
 
 fn ring(members: &[usize]) -> Ring {
@@ -133,25 +102,19 @@ fn ring(members: &[usize]) -> Ring {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
-        let conns_per_server = 1 + random.below(2) as usize;
+    fn new(seed: u64, tells: bool) -> World {
+        let mut sim = Sim::new(seed, tells);
+        sim.now = 1;
+        let conns_per_server = 1 + sim.random.below(2) as usize;
         let settings = Settings {
-            servers: (0..SERVERS).map(server).collect(),
-            distribution: Distribution::Ketama(Dialect::Twemproxy, None),
+            distribution: KETAMA,
             conns_per_server,
-            timeout: Duration::from_nanos(400 * MS),
-            eject: random.below(4) > 0,
+            timeout: Duration::from_millis(400),
+            eject: !sim.one_in(4),
             failures_max: 2,
-            retry: Duration::from_nanos(SECOND),
-            limits: Limits::default(),
-            replication: None,
-            doubt: Duration::from_nanos(5 * SECOND),
-            version: "1".into(),
-            pid: 1,
-            started_at: 0,
-            peers: None,
+            doubt: Duration::from_secs(5),
             seed,
+            ..common::settings(SERVERS)
         };
         let mut proxy = Proxy::new(settings);
         proxy.start(Instant::from_nanos(1));
@@ -167,63 +130,55 @@ impl World {
         };
         let mut world = World {
             proxy,
-            now: 1,
             is_cluster: seed % 2 == 0,
-            has_firewall: random.below(2) == 0,
-            idle_timeout: [u64::MAX, 60 * SECOND, 600 * SECOND][random.below(3) as usize],
-            random,
+            has_firewall: sim.one_in(2),
+            idle_timeout: sim.one_of(&[u64::MAX, 60 * SECOND, 600 * SECOND]),
+            sim,
             members: (0..SERVERS).collect(),
             servers: (0..SERVERS).map(new).collect(),
             conns: (0..2 * SERVERS * conns_per_server).map(|_| Conn::default()).collect(),
             clients: (0..CLIENTS).map(|_| None).collect(),
             known: BTreeMap::new(),
             history: History::strict(),
-            happens: BinaryHeap::new(),
-            what: BTreeMap::new(),
-            number: 0,
             flushing: None,
             ejections: 0,
-            seen: Seen::default(),
         };
-        (0..CLIENTS).for_each(|client| world.later(SECOND, Happens::Asks { client }));
-        world.later(100 * SECOND, Happens::Fault);
+        (0..CLIENTS).for_each(|client| world.sim.after(SECOND, Happens::Asks { client }));
+        world.sim.after(100 * SECOND, Happens::Fault);
         world
     }
 
-    fn later(&mut self, time: u64, what: Happens) {
-        self.number += 1;
-        self.happens.push(Reverse((self.now + time, self.number)));
-        self.what.insert(self.number, what);
-    }
-
     fn latency(&mut self) -> u64 {
-        MS / 5 + self.random.below(2 * MS)
+        MS / 5 + self.sim.random.below(2 * MS)
     }
 
     fn server_of(&self, conn: usize) -> usize {
         conn / (self.conns.len() / SERVERS)
     }
 
+    fn run(mut self) -> Result<Met, Failed> {
+        self.days().map_err(|why| Failed::new(3, format!("{} s: {why}", self.sim.now / SECOND)))?;
+        Ok(self.sim.met)
+    }
+
     /// The first thing that must not be.
-    fn run(&mut self, until: u64) -> Result<(), String> {
+    fn days(&mut self) -> Result<(), String> {
         self.carry_out()?;
-        while self.now < until {
-            let next = self.happens.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
+        while self.sim.now < 3 * DAY {
+            let next = self.sim.next_at().unwrap_or(u64::MAX);
             let wake = self.proxy.next_wake().map_or(u64::MAX, Instant::as_nanos);
             if wake < next {
-                self.now = self.now.max(wake);
+                self.sim.now = self.sim.now.max(wake);
                 self.event(Event::Woken)?;
                 continue;
             }
-            let Reverse((at, number)) = self.happens.pop().expect("clients ask");
-            self.now = self.now.max(at);
-            let what = self.what.remove(&number).expect("it has a number");
+            let what = self.sim.advance().expect("clients ask");
             self.happen(what)?;
         }
         let counters = self.proxy.counters();
-        self.seen.returns = counters.returns;
-        self.seen.failovers = counters.failovers;
-        self.seen.ejections = counters.ejections;
+        self.sim.met.count_all("an upstream returned", counters.returns);
+        self.sim.met.count_all("a server stood in", counters.failovers);
+        self.sim.met.count_all("ejected", counters.ejections);
         Ok(())
     }
 
@@ -236,7 +191,7 @@ impl World {
             }
             Happens::Connects { conn, life, process } if self.conns[conn].life == life => {
                 self.conns[conn].process = Some(process);
-                self.conns[conn].used_at = self.now;
+                self.conns[conn].used_at = self.sim.now;
                 self.event(Event::Connected { conn: ConnId(conn as u32) })
             }
             Happens::Ends { conn, life } if self.conns[conn].life == life => {
@@ -248,13 +203,13 @@ impl World {
             Happens::Fault => self.fault(),
             Happens::Heals { server } => {
                 self.servers[server].is_cut = false;
-                self.servers[server].fault_at = self.now;
+                self.servers[server].fault_at = self.sim.now;
                 for conn in 0..self.conns.len() {
                     if self.server_of(conn) == server {
                         let life = self.conns[conn].life;
                         for request in std::mem::take(&mut self.conns[conn].waits) {
                             let time = 10 * MS;
-                            self.later(time, Happens::Arrives { conn, life, request });
+                            self.sim.after(time, Happens::Arrives { conn, life, request });
                         }
                     }
                 }
@@ -262,7 +217,7 @@ impl World {
             }
             Happens::Begins { server } => {
                 self.servers[server].is_away = false;
-                self.servers[server].fault_at = self.now;
+                self.servers[server].fault_at = self.sim.now;
                 Ok(())
             }
             Happens::Lists => self.list((0..SERVERS).collect()),
@@ -274,27 +229,23 @@ impl World {
     }
 
     fn event(&mut self, event: Event<'_>) -> Result<(), String> {
-        self.proxy.handle(Instant::from_nanos(self.now), event);
+        self.proxy.handle(Instant::from_nanos(self.sim.now), event);
         self.carry_out()
     }
 
     fn carry_out(&mut self) -> Result<(), String> {
-        let mut actions = Vec::new();
         loop {
-            self.proxy.take_actions(&mut actions);
-            if actions.is_empty() {
+            let Some(actions) = common::actions(&mut self.proxy) else {
                 return self.check_ejections();
-            }
-            for action in &actions {
-                match *action {
+            };
+            for action in actions {
+                match action {
                     Action::ToClient(client) => {
-                        let out = self.proxy.client_output(client).to_vec();
-                        self.proxy.client_took(client, out.len());
+                        let out = common::to_client(&mut self.proxy, client);
                         self.hear(client.0 as usize, &out)?;
                     }
                     Action::ToUpstream(conn) => {
-                        let out = self.proxy.conn_output(conn).to_vec();
-                        self.proxy.conn_took(conn, out.len());
+                        let out = common::to_upstream(&mut self.proxy, conn);
                         for request in requests(&String::from_utf8_lossy(&out)) {
                             self.send(conn.0 as usize, request);
                         }
@@ -307,9 +258,9 @@ impl World {
                         let Server { is_cut, is_away, process, .. } = self.servers[upstream];
                         match (is_cut, is_away) {
                             (true, _) => {}
-                            (false, true) => self.later(time, Happens::Ends { conn: at, life }),
+                            (false, true) => self.sim.after(time, Happens::Ends { conn: at, life }),
                             (false, false) => {
-                                self.later(time, Happens::Connects { conn: at, life, process });
+                                self.sim.after(time, Happens::Connects { conn: at, life, process });
                             }
                         }
                     }
@@ -329,7 +280,8 @@ impl World {
         let ejections = self.proxy.counters().ejections;
         if ejections > self.ejections {
             self.ejections = ejections;
-            let calm = |one: &Server| !one.is_cut && !one.is_away && one.fault_at + CALM < self.now;
+            let calm =
+                |one: &Server| !one.is_cut && !one.is_away && one.fault_at + CALM < self.sim.now;
             if self.servers.iter().all(calm) {
                 return Err("an upstream that is well was ejected".into());
             }
@@ -340,12 +292,12 @@ impl World {
     fn send(&mut self, conn: usize, request: String) {
         let at = self.server_of(conn);
         // A firewall has forgotten a connection that nobody has used for a quarter of an hour.
-        let forgets = self.has_firewall && self.conns[conn].used_at + 900 * SECOND < self.now;
+        let forgets = self.has_firewall && self.conns[conn].used_at + 900 * SECOND < self.sim.now;
         if forgets && self.conns[conn].process.is_some() {
             self.conns[conn].process = None;
-            self.seen.forgotten += 1;
+            self.sim.met.count("a firewall forgot");
         }
-        self.conns[conn].used_at = self.now;
+        self.conns[conn].used_at = self.sim.now;
         if self.conns[conn].process.is_none() {
             return;
         }
@@ -354,7 +306,7 @@ impl World {
         }
         // What one connection brings stays in order.
         let life = self.conns[conn].life;
-        self.later(MS / 2, Happens::Arrives { conn, life, request });
+        self.sim.after(MS / 2, Happens::Arrives { conn, life, request });
     }
 
     fn arrives(&mut self, conn: usize, life: u64, request: String) -> Result<(), String> {
@@ -375,7 +327,7 @@ impl World {
                 Some((_, flushed)) => flushed.push(at),
                 None => return Err(format!("s{at} was flushed, though nobody wanted it")),
             }
-            self.seen.flushes += 1;
+            self.sim.met.count("flushed");
         }
         let reply = match (&*request, self.is_cluster) {
             ("config get mbal\r\n", true) => {
@@ -390,7 +342,7 @@ impl World {
             }
         };
         if is_alive {
-            self.later(MS, Happens::Replies { conn, life, reply });
+            self.sim.after(MS, Happens::Replies { conn, life, reply });
         }
         Ok(())
     }
@@ -399,9 +351,9 @@ impl World {
     fn close_idle(&mut self) -> Result<(), String> {
         for conn in 0..self.conns.len() {
             let Conn { life, process, used_at, .. } = self.conns[conn];
-            let is_idle = used_at.saturating_add(self.idle_timeout) < self.now;
+            let is_idle = used_at.saturating_add(self.idle_timeout) < self.sim.now;
             if process.is_some() && is_idle && !self.servers[self.server_of(conn)].is_cut {
-                self.seen.idle_closes += 1;
+                self.sim.met.count("closed since it was idle");
                 self.happen(Happens::Ends { conn, life })?;
             }
         }
@@ -413,7 +365,7 @@ impl World {
     }
 
     fn is_calm(&self) -> bool {
-        let calm = |one: &Server| !one.is_cut && !one.is_away && one.fault_at + CALM < self.now;
+        let calm = |one: &Server| !one.is_cut && !one.is_away && one.fault_at + CALM < self.sim.now;
         self.servers.iter().all(calm)
             && self.proxy.upstreams().all(|one| one.state == UpstreamState::Up)
     }
@@ -421,24 +373,18 @@ impl World {
     fn ask(&mut self, client: usize) -> Result<(), String> {
         self.close_idle()?;
         if self.clients[client].is_some() || self.flushing.is_some() {
-            self.later(SECOND, Happens::Asks { client });
+            self.sim.after(SECOND, Happens::Asks { client });
             return Ok(());
         }
-        let key = format!("k{}", self.random.below(KEYS));
-        let now = self.now;
+        let key = format!("k{}", self.sim.random.below(KEYS));
+        let now = self.sim.now;
         let mut is_write = true;
-        let (text, asking) = match self.random.below(100) {
-            0..22 => {
-                let value = self.history.new_value(&key);
-                let text = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
-                (text, self.history.write(vec![key.clone()], Some(&value), now))
-            }
-            22..25 => {
-                (format!("delete {key}\r\n"), self.history.write(vec![key.clone()], None, now))
-            }
+        let (text, asking) = match self.sim.random.below(100) {
+            0..22 => self.history.set(key, now),
+            22..25 => self.history.delete(key, now),
             25 if self.is_calm()
                 && self.clients.iter().all(Option::is_none)
-                && self.random.below(10) == 0 =>
+                && self.sim.random.below(10) == 0 =>
             {
                 let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
                 self.flushing = Some((client, Vec::new()));
@@ -446,7 +392,7 @@ impl World {
             }
             _ => {
                 is_write = false;
-                (format!("get {key}\r\n"), self.history.read(&key, now))
+                self.history.read(&format!("get {key}"), &key, now)
             }
         };
         for key in asking.keys.iter().filter(|_| is_write) {
@@ -462,7 +408,7 @@ impl World {
 
     fn hear(&mut self, client: usize, bytes: &[u8]) -> Result<(), String> {
         let mut waiting = self.clients[client].take().ok_or("a reply that nobody waits for")?;
-        let heard = self.history.hear(&mut waiting.asking, bytes, self.now)?;
+        let heard = self.history.hear(&mut waiting.asking, bytes, self.sim.now)?;
         if heard == Heard::NotAll {
             self.clients[client] = Some(waiting);
             return Ok(());
@@ -470,7 +416,7 @@ impl World {
         let Waiting { asking, is_write, begun, was_calm, was_ejected } = waiting;
         let is_calm = self.is_calm();
         if heard == Heard::Error {
-            self.seen.errors += 1;
+            self.sim.met.count("error");
             if is_calm && !self.has_firewall {
                 let said = String::from_utf8_lossy(bytes);
                 return Err(format!("all is well, and a client hears {said:?}"));
@@ -482,14 +428,14 @@ impl World {
             if is_write {
                 known.writing -= 1;
                 match heard {
-                    Heard::Error => known.doubt_at = Some(self.now),
+                    Heard::Error => known.doubt_at = Some(self.sim.now),
                     _ if was_calm
                         && is_calm
                         && known.writing == 0
                         && known.doubt_at.is_none_or(|at| at + CALM < begun) =>
                     {
                         known.doubt_at = None;
-                        known.sure = is_set.then_some(self.now);
+                        known.sure = is_set.then_some(self.sim.now);
                     }
                     _ => {}
                 }
@@ -498,18 +444,22 @@ impl World {
                     Heard::Miss if !was_ejected => {
                         return Err(format!(
                             "{key} was stored at {stored}, and is lost at {}",
-                            self.now
+                            self.sim.now
                         ));
                     }
                     Heard::Hit => {
-                        self.seen.sure_hits += 1;
-                        self.seen.kept_over_ejection += u64::from(self.ejections > 0);
+                        self.sim.met.count("hit of what has to be there");
+                        if self.ejections > 0 {
+                            self.sim.met.count("kept over an ejection");
+                        }
                     }
                     _ => {}
                 }
             }
         }
-        self.seen.hits += u64::from(heard == Heard::Hit);
+        if heard == Heard::Hit {
+            self.sim.met.count("hit");
+        }
         if let Some((_, flushed)) = self.flushing.take_if(|(by, _)| *by == client) {
             let each: BTreeSet<usize> = flushed.iter().copied().collect();
             if self.is_cluster && flushed.len() > 1 {
@@ -519,11 +469,11 @@ impl World {
                 return Err(format!("of the upstreams {each:?} alone were flushed"));
             }
         }
-        let think = match self.random.below(20) {
-            0 => self.random.below(2400 * SECOND),
-            _ => self.random.below(2 * SECOND),
+        let think = match self.sim.random.below(20) {
+            0 => self.sim.random.below(2400 * SECOND),
+            _ => self.sim.random.below(2 * SECOND),
         };
-        self.later(think, Happens::Asks { client });
+        self.sim.after(think, Happens::Asks { client });
         Ok(())
     }
 
@@ -546,45 +496,45 @@ impl World {
     }
 
     fn fault(&mut self) -> Result<(), String> {
-        let again = 200 * SECOND + self.random.below(3000 * SECOND);
-        self.later(again, Happens::Fault);
+        let again = 200 * SECOND + self.sim.random.below(3000 * SECOND);
+        self.sim.after(again, Happens::Fault);
         // The network is as good as it is bad: one thing at a time.
         if !self.is_calm() {
             return Ok(());
         }
-        let at = self.members[self.random.below(self.members.len() as u64) as usize];
-        let long = self.random.below(30 * SECOND);
-        match self.random.below(4) {
+        let at = self.members[self.sim.random.below(self.members.len() as u64) as usize];
+        let long = self.sim.random.below(30 * SECOND);
+        match self.sim.random.below(4) {
             0 => {
-                self.seen.cuts += 1;
+                self.sim.met.count("cut");
                 self.servers[at].is_cut = true;
-                self.servers[at].fault_at = self.now;
-                self.later(long, Happens::Heals { server: at });
+                self.servers[at].fault_at = self.sim.now;
+                self.sim.after(long, Happens::Heals { server: at });
             }
             1 | 2 => {
                 // It dies, or is drained first.
-                let drains = self.is_cluster && self.random.below(3) > 0;
+                let drains = self.is_cluster && self.sim.random.below(3) > 0;
                 match drains {
-                    true => self.seen.drains += 1,
+                    true => self.sim.met.count("drained"),
                     false => {
-                        self.seen.deaths += 1;
+                        self.sim.met.count("died");
                         self.lose(at);
                     }
                 }
                 let server = &mut self.servers[at];
                 (server.is_away, server.fault_at, server.process) =
-                    (true, self.now, server.process + 1);
+                    (true, self.sim.now, server.process + 1);
                 for conn in 0..self.conns.len() {
                     if self.server_of(conn) == at && self.conns[conn].process.is_some() {
                         let (life, time) = (self.conns[conn].life, self.latency());
-                        self.later(time, Happens::Ends { conn, life });
+                        self.sim.after(time, Happens::Ends { conn, life });
                     }
                 }
-                self.later(long, Happens::Begins { server: at });
+                self.sim.after(long, Happens::Begins { server: at });
                 // Its cluster tells that it has left.
-                if drains && self.random.below(2) == 0 {
+                if drains && self.sim.random.below(2) == 0 {
                     self.list((0..SERVERS).filter(|one| *one != at).collect())?;
-                    self.later(long + SECOND, Happens::Lists);
+                    self.sim.after(long + SECOND, Happens::Lists);
                 }
             }
             _ if !self.is_cluster && self.clients.iter().all(Option::is_none) => {
@@ -600,10 +550,10 @@ impl World {
     }
 
     fn list(&mut self, members: Vec<usize>) -> Result<(), String> {
-        self.seen.lists += 1;
+        self.sim.met.count("listed");
         self.members = members;
         let servers = self.members.iter().map(|at| server(*at)).collect();
-        self.proxy.change(Instant::from_nanos(self.now), servers, |_, _| true);
+        self.proxy.change(Instant::from_nanos(self.sim.now), servers, |_, _| true);
         self.carry_out()
     }
 
@@ -614,7 +564,7 @@ impl World {
         for at in members.iter().filter(|at| !old_members.contains(at)) {
             self.servers[*at].items.items.clear();
             self.servers[*at].items.items.insert(FILLED.into(), "1".into());
-            self.later(3600 * SECOND, Happens::Unmarks { server: *at });
+            self.sim.after(3600 * SECOND, Happens::Unmarks { server: *at });
         }
         for from in old_members {
             for (key, value) in self.servers[from].items.items.clone() {
@@ -631,77 +581,46 @@ impl World {
         }
         // Connections to who comes are made.
         for at in members {
-            self.servers[at].fault_at = self.now;
+            self.servers[at].fault_at = self.sim.now;
         }
         Ok(())
     }
 }
 
-fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
-    let mut all = Seen::default();
-    for seed in seeds {
-        let mut world = World::new(seed);
-        world
-            .run(3 * DAY)
-            .map_err(|why| format!("seed {seed}, {} s: {why}", world.now / SECOND))?;
-        let seen = world.seen;
-        all.hits += seen.hits;
-        all.sure_hits += seen.sure_hits;
-        all.errors += seen.errors;
-        all.idle_closes += seen.idle_closes;
-        all.forgotten += seen.forgotten;
-        all.cuts += seen.cuts;
-        all.deaths += seen.deaths;
-        all.drains += seen.drains;
-        all.lists += seen.lists;
-        all.ejections += seen.ejections;
-        all.returns += seen.returns;
-        all.failovers += seen.failovers;
-        all.flushes += seen.flushes;
-        all.kept_over_ejection += seen.kept_over_ejection;
-    }
-    Ok(all)
-}
-
-/// `MBAL_PROXY_DAYS`: how many seeds, or from which one to which (`291..292`).
-fn seeds() -> std::ops::Range<u64> {
-    let wanted = std::env::var("MBAL_PROXY_DAYS").unwrap_or("20".into());
-    let (from, to) = wanted.split_once("..").unwrap_or(("0", &wanted));
-    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("MBAL_PROXY_DAYS={wanted}"));
-    number(from)..number(to)
-}
+static DAYS: Seeds = Seeds {
+    name: "PROXY_DAYS",
+    test: "cargo test -p mbal-proxy --test days",
+    usual: 20,
+    complete: 20,
+    to_meet: &[
+        "hit",
+        "hit of what has to be there",
+        "error",
+        "closed since it was idle",
+        "a firewall forgot",
+        "cut",
+        "died",
+        "drained",
+        "listed",
+        "ejected",
+        "an upstream returned",
+        "a server stood in",
+        "flushed",
+        "kept over an ejection",
+    ],
+    run: |seed, tells| World::new(seed, tells).run(),
+};
 
 #[test]
 fn nobody_loses_anything_in_three_days_but_what_a_dead_process_had() {
-    let seen = run(seeds()).unwrap_or_else(|why| panic!("{why}"));
-    println!("{seen:?}");
-    let Seen { hits, sure_hits, errors, idle_closes, forgotten, cuts, deaths, drains, .. } = seen;
-    let Seen { lists, ejections, returns, failovers, flushes, kept_over_ejection, .. } = seen;
-    let first = [hits, sure_hits, errors, idle_closes, forgotten, cuts, deaths, drains];
-    let rest = [lists, ejections, returns, failovers, flushes, kept_over_ejection];
-    let happened = first.iter().chain(&rest).all(|count| *count > 0);
-    assert!(happened, "something never happened: {seen:?}");
+    DAYS.hold();
 }
 
-#[cfg(feature = "planted")]
-#[test]
-fn planted_faults_of_days_are_found() {
-    use mbal_model::planted::plant;
-    let mut unfound = Vec::new();
-    for fault in [
-        Fault::FlushedOnReturn,
-        Fault::FlushedByEach,
-        Fault::IdleCloseFails,
-        Fault::ServesUnflushed,
-        Fault::FilledForgotten,
-    ] {
-        plant(Some(fault));
-        let found = run(0..40);
-        plant(None);
-        match found {
-            Err(why) => println!("{fault:?}: {why}"),
-            Ok(_) => unfound.push(fault),
-        }
-    }
-    assert!(unfound.is_empty(), "not found: {unfound:?}");
+planted! {
+    DAYS up to 40:
+    flushed_on_return: FlushedOnReturn breaks 3,
+    flushed_by_each: FlushedByEach breaks 3,
+    idle_close_fails: IdleCloseFails breaks 3,
+    serves_unflushed: ServesUnflushed breaks 3,
+    filled_forgotten: FilledForgotten breaks 3,
 }

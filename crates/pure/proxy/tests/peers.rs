@@ -8,14 +8,11 @@ use std::time::Duration;
 use common::history::{Asking, Heard, History};
 use common::links::{Arrival, End, Link};
 use common::memcached::{Late, Memcached, Wire, requests};
+use common::{MS, replication};
 use mbal_model::Instant;
-use mbal_proxy::{
-    Action, ClientId, ConnId, Distribution, Event, KeyHash, Peers, Proxy, Replication, RingServer,
-    Settings,
-};
-use mbal_random::Random;
+use mbal_proxy::{Action, ClientId, ConnId, Event, Peers, Proxy, Settings};
+use mbal_testkit::{Failed, Met, Seeds, Sim, planted};
 
-const MS: u64 = 1_000_000;
 const UPSTREAMS: usize = 3;
 const CLIENTS: usize = 12;
 const KEYS: u64 = 3;
@@ -47,22 +44,8 @@ struct Client {
     asking: Option<Asking>,
 }
 
-#[derive(Default)]
-struct Seen {
-    hits: u64,
-    copy_reads: u64,
-    written_hits: u64,
-    passed: u64,
-    leases_ended: u64,
-    flushed: u64,
-    starts: u64,
-    /// Requests that were executed when their connection was gone.
-    late: u64,
-}
-
 struct World {
-    now: u64,
-    random: Random,
+    sim: Sim<()>,
     nodes: Vec<Node>,
     links: Vec<Link>,
     upstreams: Vec<Memcached>,
@@ -73,13 +56,13 @@ struct World {
     stays_hot: u64,
     /// One step in so many has a fault.
     calm: u64,
-    seen: Seen,
 }
 
 impl World {
-    fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
-        let count = 2 + random.below(2) as usize;
+    fn new(seed: u64, tells: bool) -> World {
+        let mut sim = Sim::new(seed, tells);
+        sim.now = MS;
+        let count = 2 + sim.random.below(2) as usize;
         let node = |speed| Node {
             proxy: None,
             life: 0,
@@ -89,49 +72,33 @@ impl World {
             wires: Vec::new(),
             dialing: Vec::new(),
         };
-        let nodes: Vec<Node> = (0..count).map(|_| node(955 + random.below(91))).collect();
+        let nodes: Vec<Node> = (0..count).map(|_| node(955 + sim.random.below(91))).collect();
         let client = |at| Client { node: at % count, life: 0, id: ClientId(0), asking: None };
         World {
-            now: MS,
             nodes,
             links: Vec::new(),
             upstreams: (0..UPSTREAMS).map(|_| Memcached::default()).collect(),
             clients: (0..CLIENTS).map(client).collect(),
             history: History::default(),
             hot: 0,
-            stays_hot: [300, 1500][random.below(2) as usize],
-            calm: [60, 200, 600, 2000][random.below(4) as usize],
-            seen: Seen::default(),
-            random,
+            stays_hot: sim.one_of(&[300, 1500]),
+            calm: sim.one_of(&[60, 200, 600, 2000]),
+            sim,
         }
     }
 
     fn settings(&mut self, at: usize) -> Settings {
-        let server =
-            |at: usize| RingServer { host: format!("s{at}"), port: 1, weight: 1, name: None };
         let names = (0..self.nodes.len()).map(|at| format!("p{at}")).collect();
+        let peers = Peers::new(names, &format!("p{at}"), Duration::from_nanos(LEASE));
         Settings {
-            servers: (0..UPSTREAMS).map(server).collect(),
-            distribution: Distribution::Modula(KeyHash::Fnv1a64),
-            conns_per_server: 1,
-            timeout: Duration::from_nanos(20 * MS),
-            eject: false,
-            failures_max: 1,
-            retry: Duration::from_nanos(10 * MS),
+            timeout: Duration::from_millis(20),
+            retry: Duration::from_millis(10),
             limits: common::limits(self.calm < 300),
-            replication: Some(Replication {
-                interval: Duration::from_nanos(60 * MS),
-                target: 1.05,
-                sampling: 1.0,
-            }),
-            peers: Some(
-                Peers::new(names, &format!("p{at}"), Duration::from_nanos(LEASE)).expect("peers"),
-            ),
+            replication: replication(60, 1.05),
+            peers: Some(peers.expect("peers")),
             doubt: Duration::from_nanos(DOUBT),
-            pid: 1,
-            started_at: 0,
-            version: "1".into(),
-            seed: self.random.word(),
+            seed: self.sim.random.word(),
+            ..common::settings(UPSTREAMS)
         }
     }
 
@@ -149,31 +116,37 @@ impl World {
             client.life = node.life;
         }
         node.proxy = Some(proxy);
-        self.seen.starts += 1;
+        self.sim.met.count("a proxy started");
         self.carry_out(at)
     }
 
     /// What a proxy's clock says.
     fn clock(&self, at: usize) -> u64 {
-        self.now * self.nodes[at].speed / 1000
+        self.sim.now * self.nodes[at].speed / 1000
     }
 
     fn runs(&self, at: usize) -> bool {
-        self.nodes[at].proxy.is_some() && self.nodes[at].stopped_until <= self.now
+        self.nodes[at].proxy.is_some() && self.nodes[at].stopped_until <= self.sim.now
+    }
+
+    fn run(mut self) -> Result<Met, Failed> {
+        self.steps().map_err(|why| Failed::new(3, why))?;
+        Ok(self.sim.met)
     }
 
     /// The first stale read, if there is one.
-    fn run(&mut self) -> Result<(), String> {
+    fn steps(&mut self) -> Result<(), String> {
         for _ in 0..STEPS {
-            self.now += self.random.below(MS / 8);
+            self.sim.now += self.sim.random.below(MS / 8);
             for upstream in &mut self.upstreams {
-                self.seen.late += upstream.execute_late(self.now, 300, &mut self.random).0;
+                let count = upstream.execute_late(self.sim.now, 300, &mut self.sim.random).0;
+                self.sim.met.count_all("executed late", count);
             }
-            let at = self.random.below(self.nodes.len() as u64) as usize;
-            if self.nodes[at].proxy.is_none() && self.nodes[at].starts_at <= self.now {
+            let at = self.sim.random.below(self.nodes.len() as u64) as usize;
+            if self.nodes[at].proxy.is_none() && self.nodes[at].starts_at <= self.sim.now {
                 self.start(at)?;
             }
-            if self.random.below(self.calm) == 0 {
+            if self.sim.random.below(self.calm) == 0 {
                 self.fault()?;
             }
             if self.runs(at) {
@@ -182,7 +155,7 @@ impl World {
                     self.event(at, Event::Woken)?;
                 }
             }
-            match self.random.below(32) {
+            match self.sim.random.below(32) {
                 0..10 => self.ask()?,
                 10..16 => self.execute(at),
                 16..22 => self.reply(at)?,
@@ -197,10 +170,14 @@ impl World {
     fn count(&mut self, at: usize) {
         let Some(proxy) = &self.nodes[at].proxy else { return };
         let counters = proxy.counters();
-        self.seen.copy_reads += counters.copy_reads + counters.cache_hits;
-        self.seen.written_hits += counters.written_hits;
-        self.seen.passed += counters.passed;
-        self.seen.leases_ended += counters.leases_ended;
+        for (what, times) in [
+            ("read from a copy", counters.copy_reads + counters.cache_hits),
+            ("answered by what was written", counters.written_hits),
+            ("passed on", counters.passed),
+            ("a lease ended", counters.leases_ended),
+        ] {
+            self.sim.met.count_all(what, times);
+        }
     }
 
     fn event(&mut self, at: usize, event: Event<'_>) -> Result<(), String> {
@@ -210,25 +187,19 @@ impl World {
     }
 
     fn carry_out(&mut self, at: usize) -> Result<(), String> {
-        let mut actions = Vec::new();
         loop {
             let proxy = self.nodes[at].proxy.as_mut().expect("it runs");
-            proxy.take_actions(&mut actions);
-            if actions.is_empty() {
-                return Ok(());
-            }
-            for action in &actions {
+            let Some(actions) = common::actions(proxy) else { return Ok(()) };
+            for action in actions {
                 let node = &mut self.nodes[at];
                 let proxy = node.proxy.as_mut().expect("it runs");
-                match *action {
+                match action {
                     Action::ToClient(client) => {
-                        let out = proxy.client_output(client).to_vec();
-                        proxy.client_took(client, out.len());
+                        let out = common::to_client(proxy, client);
                         self.hear(at, client, out)?;
                     }
                     Action::ToUpstream(conn) => {
-                        let out = proxy.conn_output(conn).to_vec();
-                        proxy.conn_took(conn, out.len());
+                        let out = common::to_upstream(proxy, conn);
                         match node.wires.get_mut(conn.0 as usize) {
                             Some(wire) => {
                                 wire.requests.extend(requests(&String::from_utf8_lossy(&out)));
@@ -301,46 +272,44 @@ impl World {
             }
             return Ok(());
         };
-        let asking = client.asking.as_mut().ok_or("a reply that nobody waits for")?;
-        let heard = self.history.hear(asking, &bytes, self.now)?;
-        self.seen.hits += u64::from(heard == Heard::Hit);
-        self.seen.flushed += u64::from(heard == Heard::Miss && asking.keys.len() > 1);
-        if heard != Heard::NotAll {
-            client.asking = None;
+        let flushes = client.asking.as_ref().is_some_and(|asking| asking.keys.len() > 1);
+        match self.history.hear_for(&mut client.asking, &bytes, self.sim.now)? {
+            Heard::Hit => self.sim.met.count("hit"),
+            Heard::Done if flushes => self.sim.met.count("flushed"),
+            _ => {}
         }
         Ok(())
     }
 
     /// An idle client asks for something. One key is far hotter than the others, for a while.
     fn ask(&mut self) -> Result<(), String> {
-        let at = self.random.below(CLIENTS as u64) as usize;
-        let (node, now) = (self.clients[at].node, self.now);
-        if self.random.below(self.stays_hot) == 0 {
-            self.hot = self.random.below(KEYS);
+        let at = self.sim.random.below(CLIENTS as u64) as usize;
+        let (node, now) = (self.clients[at].node, self.sim.now);
+        if self.sim.random.below(self.stays_hot) == 0 {
+            self.hot = self.sim.random.below(KEYS);
         }
         if self.clients[at].asking.is_some() || !self.runs(node) {
             return Ok(());
         }
-        let number = if self.random.below(8) > 0 { self.hot } else { self.random.below(KEYS) };
+        let number =
+            if self.sim.random.below(8) > 0 { self.hot } else { self.sim.random.below(KEYS) };
         let key = format!("key{number}");
-        let (text, asking) = match self.random.below(1000) {
+        let (text, asking) = match self.sim.random.below(1000) {
             0..40 => return self.set(at, key),
-            40..50 => (format!("delete {key}\r\n"), self.history.write(vec![key], None, now)),
+            40..50 => self.history.delete(key, now),
             50..52 => {
                 let keys = (0..KEYS).map(|number| format!("key{number}")).collect();
                 ("flush_all\r\n".into(), self.history.write(keys, None, now))
             }
-            52..250 => (format!("mg {key} v\r\n"), self.history.read(&key, now)),
-            250..350 => (format!("get other {key}\r\n"), self.history.read(&key, now)),
-            _ => (format!("get {key}\r\n"), self.history.read(&key, now)),
+            52..250 => self.history.read(&format!("mg {key} v"), &key, now),
+            250..350 => self.history.read(&format!("get other {key}"), &key, now),
+            _ => self.history.read(&format!("get {key}"), &key, now),
         };
         self.send(at, &text, asking)
     }
 
     fn set(&mut self, client: usize, key: String) -> Result<(), String> {
-        let value = self.history.new_value(&key);
-        let text = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
-        let asking = self.history.write(vec![key], Some(&value), self.now);
+        let (text, asking) = self.history.set(key, self.sim.now);
         self.send(client, &text, asking)
     }
 
@@ -355,14 +324,14 @@ impl World {
     fn execute(&mut self, at: usize) {
         for upstream in 0..UPSTREAMS {
             let this = &mut self.upstreams[upstream];
-            let choice = self.random.below(6);
-            if self.now < this.stopped_until || choice < 2 {
+            let choice = self.sim.random.below(6);
+            if self.sim.now < this.stopped_until || choice < 2 {
                 continue;
             }
             if let Some(wire) = self.nodes[at].wires.get_mut(2 * upstream) {
                 if !wire.requests.is_empty() {
                     // The proxy's clock may run fast.
-                    this.late_until(at, self.now + self.random.below(DOUBT * 9 / 10));
+                    this.late_until(at, self.sim.now + self.sim.random.below(DOUBT * 9 / 10));
                 }
                 this.turn(wire, choice);
             }
@@ -371,7 +340,7 @@ impl World {
 
     fn reply(&mut self, at: usize) -> Result<(), String> {
         for conn in (0..UPSTREAMS).map(|upstream| 2 * upstream) {
-            let count = self.random.below(6) as usize;
+            let count = self.sim.random.below(6) as usize;
             if !self.runs(at) {
                 return Ok(());
             }
@@ -398,11 +367,11 @@ impl World {
         if self.links.is_empty() {
             return Ok(());
         }
-        let place = self.random.below(self.links.len() as u64) as usize;
-        let there = self.random.below(2) == 0;
+        let place = self.sim.random.below(self.links.len() as u64) as usize;
+        let there = self.sim.random.below(2) == 0;
         let link = &mut self.links[place];
         let at = if there { link.serves.proxy } else { link.asks.proxy };
-        let is_late = self.now < link.stalled_until;
+        let is_late = self.sim.now < link.stalled_until;
         if is_late || !self.runs(at) {
             return Ok(());
         }
@@ -430,7 +399,7 @@ impl World {
         }
         let Some((conn, upstream)) = self.nodes[at].dialing.pop() else { return Ok(()) };
         let is_there = match upstream.checked_sub(UPSTREAMS) {
-            None => self.upstreams[upstream].away_until <= self.now,
+            None => self.upstreams[upstream].away_until <= self.sim.now,
             Some(place) => {
                 let others = self.nodes.len() - 1;
                 let place = place % others;
@@ -465,83 +434,35 @@ impl World {
 #[path = "common/faults.rs"]
 mod faults;
 
-fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
-    let mut all = Seen::default();
-    for seed in seeds {
-        let mut world = World::new(seed);
-        world.run().map_err(|why| format!("seed {seed}: {why}"))?;
-        let seen = world.seen;
-        all.hits += seen.hits;
-        all.copy_reads += seen.copy_reads;
-        all.written_hits += seen.written_hits;
-        all.passed += seen.passed;
-        all.leases_ended += seen.leases_ended;
-        all.flushed += seen.flushed;
-        all.starts += seen.starts;
-        all.late += seen.late;
-    }
-    Ok(all)
-}
+static PEERS: Seeds = Seeds {
+    name: "PROXY",
+    test: "cargo test -p mbal-proxy --test peers",
+    usual: 100,
+    complete: 100,
+    to_meet: &[
+        "hit",
+        "read from a copy",
+        "answered by what was written",
+        "passed on",
+        "a lease ended",
+        "flushed",
+        "a proxy started",
+        "executed late",
+    ],
+    run: |seed, tells| World::new(seed, tells).run(),
+};
 
-fn nobody_reads_what_was_overwritten(seeds: std::ops::Range<u64>) {
-    let seen = run(seeds).unwrap_or_else(|why| panic!("{why}"));
-    let Seen { hits, copy_reads, written_hits, passed, leases_ended, flushed, late, .. } = seen;
-    let all = [hits, copy_reads, written_hits, passed, leases_ended, flushed, late];
-    println!("{all:?}, {} starts", seen.starts);
-    assert!(all.iter().all(|count| *count > 0), "something never happened: {all:?}");
-}
-
-// Two tests, for two cores.
 #[test]
 fn nobody_reads_what_another_proxy_has_overwritten() {
-    nobody_reads_what_was_overwritten(0..common::seeds(100) / 2);
+    PEERS.hold();
 }
 
-#[test]
-fn nobody_reads_what_another_proxy_has_overwritten_in_other_seeds() {
-    nobody_reads_what_was_overwritten(common::seeds(100) / 2..common::seeds(100));
-}
-
-#[cfg(feature = "planted")]
-mod planted {
-    use super::*;
-    use mbal_model::planted::{Fault, plant};
-
-    fn is_found(fault: Fault) {
-        plant(Some(fault));
-        let found = run(0..common::seeds(20_000));
-        plant(None);
-        let why = found.err().unwrap_or_else(|| panic!("{fault:?} was not found"));
-        println!("{fault:?}: {why}");
-    }
-
-    #[test]
-    fn promised_in_flight() {
-        is_found(Fault::PromisedInFlight);
-    }
-
-    #[test]
-    fn promised_in_doubt() {
-        is_found(Fault::PromisedInDoubt);
-    }
-
-    #[test]
-    fn copies_outlive_leases() {
-        is_found(Fault::CopiesOutliveLeases);
-    }
-
-    #[test]
-    fn restart_forgets_promises() {
-        is_found(Fault::RestartForgetsPromises);
-    }
-
-    #[test]
-    fn flush_not_passed() {
-        is_found(Fault::FlushNotPassed);
-    }
-
-    #[test]
-    fn copies_outlive_writes() {
-        is_found(Fault::CopiesOutliveWrites);
-    }
+planted! {
+    PEERS up to 20_000:
+    promised_in_flight: PromisedInFlight breaks 3,
+    promised_in_doubt: PromisedInDoubt breaks 3,
+    copies_outlive_leases: CopiesOutliveLeases breaks 3,
+    restart_forgets_promises: RestartForgetsPromises breaks 3,
+    flush_not_passed: FlushNotPassed breaks 3,
+    copies_outlive_writes: CopiesOutliveWrites breaks 3,
 }

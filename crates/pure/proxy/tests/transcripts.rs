@@ -4,7 +4,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::transcript::{MS, TIMEOUT, World, settings};
+use common::transcript::{TIMEOUT, World};
+use common::{MS, settings};
 use mbal_model::Instant;
 use mbal_proxy::{ClientId, ConnId, Event, Limits, Settings};
 

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::transcript::{MS, World, settings};
+use common::transcript::World;
+use common::{MS, settings};
 use mbal_proxy::{ClientId, Event, Limits, Settings};
 use mbal_random::Random;
 

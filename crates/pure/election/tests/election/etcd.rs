@@ -9,7 +9,7 @@ use mbal_election::{
 };
 use mbal_model::Instant;
 
-use crate::met::Failed;
+use mbal_testkit::Failed;
 
 /// A state of the cluster, told apart by a number; and the one that it was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Etcd {
                     "{value:?} is written over {}, which its writer does not know",
                     self.state()
                 );
-                return Err(Failed { invariant: 1, text });
+                return Err(Failed::new(1, text));
             }
             self.revision += 1;
             self.state = Some((self.revision, value.id));

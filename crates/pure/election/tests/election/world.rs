@@ -1,16 +1,15 @@
 //! Hosts, calls, clients and trouble; time goes from one event to the next.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mbal_election::{
     Answer, Election, Fence, News, Next, Question, SaveAnswer, Term, Verdict, Why,
 };
 use mbal_model::Instant;
-use mbal_random::Random;
+use mbal_testkit::{Failed, Met, Sim};
 
 use crate::etcd::{Answered, Etcd, Value};
-use crate::met::{Failed, Met};
 
 mod calls;
 
@@ -95,10 +94,7 @@ struct Saving {
 }
 
 pub struct World {
-    random: Random,
-    now: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    events_ever: u64,
+    sim: Sim<Event>,
     calls_ever: u64,
     etcd: Etcd,
     etcd_rate: f64,
@@ -110,14 +106,12 @@ pub struct World {
     undone: BTreeSet<u64>,
     given_up: BTreeSet<u64>,
     last_saved: u64,
-    met: Met,
-    pub tells: bool,
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
-        let mut rate = || 0.96 + 0.08 * random.unit();
+    pub fn new(seed: u64, tells: bool) -> World {
+        let mut sim = Sim::new(seed, tells);
+        let mut rate = || 0.96 + 0.08 * sim.random.unit();
         let etcd_rate = rate();
         let hosts = (0..HOSTS).map(|_| Host {
             election: Election::new(),
@@ -132,10 +126,7 @@ impl World {
         });
         let hosts = hosts.collect();
         let mut world = World {
-            random,
-            now: 0,
-            queue: BTreeMap::new(),
-            events_ever: 0,
+            sim,
             calls_ever: 0,
             etcd: Etcd::default(),
             etcd_rate,
@@ -146,37 +137,25 @@ impl World {
             undone: BTreeSet::new(),
             given_up: BTreeSet::new(),
             last_saved: 0,
-            met: Met::default(),
-            tells: false,
         };
         for host in 0..HOSTS {
-            let later = world.random.below(SECOND);
-            world.at(later, Event::Wake(host));
-            world.at(0, Event::Change(host));
-            world.at(0, Event::Read(host));
+            let later = world.sim.random.below(SECOND);
+            world.sim.at(later, Event::Wake(host));
+            world.sim.at(0, Event::Change(host));
+            world.sim.at(0, Event::Read(host));
         }
-        world.at(0, Event::EtcdTicks);
-        world.at(0, Event::Trouble);
+        world.sim.at(0, Event::EtcdTicks);
+        world.sim.at(0, Event::Trouble);
         world
     }
 
-    fn at(&mut self, time: u64, event: Event) {
-        self.events_ever += 1;
-        self.queue.insert((time.max(self.now), self.events_ever), event);
-    }
-
     fn say(&self, host: usize, text: impl FnOnce() -> String) {
-        if self.tells {
-            println!("{:>11} {host}: {}", self.now, text());
-        }
+        self.sim.tell(|| format!("{host}: {}", text()));
     }
 
     pub fn run(mut self) -> Result<Met, Failed> {
-        while let Some(((time, _), event)) = self.queue.pop_first() {
-            if END < time {
-                break;
-            }
-            self.now = time;
+        while let Some(event) = self.sim.advance_until(END) {
+            let time = self.sim.now;
             let of = match &event {
                 Event::Wake(host)
                 | Event::Change(host)
@@ -186,17 +165,17 @@ impl World {
                 _ => None,
             };
             match of.map(|host| self.hosts[host].stopped_until) {
-                Some(until) if time < until => self.at(until, event),
+                Some(until) if time < until => self.sim.at(until, event),
                 _ => self.happens(event)?,
             }
         }
         if let Some(undone) = self.undone.iter().find(|id| self.etcd.history.contains(id)) {
-            return Err(failed(2, format!("state {undone} was said not to be saved, and is")));
+            return Err(Failed::new(2, format!("state {undone} was said not to be saved, and is")));
         }
         if self.last_saved < END - LAST {
-            return Err(failed(5, "nobody saves any more, though all is well".into()));
+            return Err(Failed::new(5, "nobody saves any more, though all is well"));
         }
-        Ok(self.met)
+        Ok(self.sim.met)
     }
 
     fn happens(&mut self, event: Event) -> Result<(), Failed> {
@@ -226,19 +205,19 @@ impl World {
             }
             Event::Change(host) => {
                 self.change(host);
-                let next = self.now + 1 + self.random.below(SECOND / 2);
-                self.at(next, Event::Change(host));
+                let gap = self.sim.about(SECOND / 4);
+                self.sim.after(gap, Event::Change(host));
             }
             Event::Read(host) => {
                 self.read(host)?;
-                let next = self.now + 1 + self.random.below(SECOND / 20);
-                self.at(next, Event::Read(host));
+                let gap = self.sim.about(SECOND / 40);
+                self.sim.after(gap, Event::Read(host));
             }
             Event::EtcdTicks => {
-                let takes = self.random.below(2) * self.random.below(SECOND / 2);
+                let takes = self.sim.random.below(2) * self.sim.random.below(SECOND / 2);
                 let now = self.etcd_now();
                 self.etcd.tick(now, Duration::from_micros(takes));
-                self.at(self.now + 20_000, Event::EtcdTicks);
+                self.sim.after(20_000, Event::EtcdTicks);
             }
             Event::Trouble => self.trouble(),
         }
@@ -246,11 +225,11 @@ impl World {
     }
 
     fn etcd_now(&self) -> Instant {
-        Instant::from_micros((self.now as f64 * self.etcd_rate) as u64)
+        Instant::from_micros((self.sim.now as f64 * self.etcd_rate) as u64)
     }
 
     fn clock(&self, host: usize) -> Instant {
-        Instant::from_micros((self.now as f64 * self.hosts[host].rate) as u64)
+        Instant::from_micros((self.sim.now as f64 * self.hosts[host].rate) as u64)
     }
 
     /// When a host's clock shows that.
@@ -272,7 +251,7 @@ impl World {
             }
             Next::Wait(until) => {
                 let when = self.when(host, until);
-                self.at(when.max(self.now + 1), Event::Wake(host));
+                self.sim.at(when.max(self.sim.now + 1), Event::Wake(host));
             }
         }
     }
@@ -280,7 +259,7 @@ impl World {
     fn told(&mut self, host: usize, answer: Answer) {
         self.say(host, || format!("is told {answer:?}"));
         if matches!(answer, Answer::Lost(_)) {
-            self.met.count("lost a campaign");
+            self.sim.met.count("lost a campaign");
         }
         let clock = self.clock(host);
         self.hosts[host].election.told(clock, answer);
@@ -293,9 +272,9 @@ impl World {
             self.say(host, || format!("{news:?}"));
             match news {
                 News::Elected { term, state } => {
-                    self.met.count("elected");
+                    self.sim.met.count("elected");
                     if state.is_some() {
-                        self.met.count("elected with a state");
+                        self.sim.met.count("elected with a state");
                     }
                     let state = state.as_ref().map_or(0, Value::of);
                     self.hosts[host].to_install = Some((term, state));
@@ -303,7 +282,7 @@ impl World {
                 News::Deposed { why, .. } => {
                     match why {
                         Why::LeaseOver | Why::Replaced | Why::Unsettled => {
-                            self.met.count(&format!("deposed: {why:?}"));
+                            self.sim.met.count(&format!("deposed: {why:?}"));
                         }
                         other => panic!("{other:?} happens to nobody here"),
                     }
@@ -326,15 +305,15 @@ impl World {
         if one.election.leads(self.clock(host)) != Some(term) {
             return Ok(());
         }
-        self.met.count("read as leader");
+        self.sim.met.count("read as leader");
         if self.etcd.term() != Some(term) {
             let text =
                 format!("{host} answers as leader of {term}, which is {:?}", self.etcd.term());
-            return Err(failed(1, text));
+            return Err(Failed::new(1, text));
         }
         if self.etcd.state() != state {
             let text = format!("{host} tells of state {state}, which is {}", self.etcd.state());
-            return Err(failed(1, text));
+            return Err(Failed::new(1, text));
         }
         Ok(())
     }
@@ -349,7 +328,7 @@ impl World {
         let Some(fence) = one.election.begin_save(clock) else { return };
         self.states_ever += 1;
         let value = Value { id: self.states_ever, from: state };
-        one.saving = Some(Saving { fence, value, begun: self.now, attempts: 1 });
+        one.saving = Some(Saving { fence, value, begun: self.sim.now, attempts: 1 });
         self.say(host, || format!("saves {value:?} under {fence:?}"));
         self.call(host, Lane::Save, Call::Save(fence, value));
     }
@@ -360,35 +339,38 @@ impl World {
         let Saving { fence, value, begun, attempts } = saving;
         match answer {
             SaveAnswer::Refused { ours: Some(_), .. } => {
-                self.met.count("saved by an attempt that was not answered");
+                self.sim.met.count("saved by an attempt that was not answered");
             }
             SaveAnswer::Refused { leader, .. } if leader != Some(fence.term) => {
-                self.met.count("save refused by its term");
+                self.sim.met.count("save refused by its term");
             }
             _ => {}
         }
         let verdict = self.hosts[host].election.settle(clock, answer);
         self.say(host, || format!("state {} is told {answer:?}: {verdict:?}", value.id));
         let was_stopped = begun <= self.hosts[host].stopped_until;
-        if begun + TOLD_WITHIN < self.now && !was_stopped {
-            return Err(failed(5, format!("who asked for state {} is told nothing", value.id)));
+        if begun + TOLD_WITHIN < self.sim.now && !was_stopped {
+            return Err(Failed::new(
+                5,
+                format!("who asked for state {} is told nothing", value.id),
+            ));
         }
         let is_written = self.etcd.history.contains(&value.id);
         match verdict {
             Verdict::Again => {
-                self.met.count("save asked again");
+                self.sim.met.count("save asked again");
                 self.hosts[host].saving = Some(Saving { attempts: attempts + 1, ..saving });
                 self.call(host, Lane::Save, Call::Save(fence, value));
                 return Ok(());
             }
             Verdict::Saved if !is_written => {
-                return Err(failed(2, format!("state {} is said to be saved", value.id)));
+                return Err(Failed::new(2, format!("state {} is said to be saved", value.id)));
             }
             Verdict::NotSaved if is_written => {
-                return Err(failed(2, format!("state {} is said not to be saved", value.id)));
+                return Err(Failed::new(2, format!("state {} is said not to be saved", value.id)));
             }
             Verdict::Saved => {
-                self.last_saved = self.now;
+                self.last_saved = self.sim.now;
                 if let Some((term, state)) = &mut self.hosts[host].installed {
                     if *term == fence.term {
                         *state = value.id;
@@ -398,15 +380,11 @@ impl World {
             Verdict::NotSaved => drop(self.undone.insert(value.id)),
             Verdict::Unknown => drop(self.given_up.insert(value.id)),
         }
-        self.met.count(&format!("told: {verdict:?}"));
+        self.sim.met.count(&format!("told: {verdict:?}"));
         self.hosts[host].saving = None;
         self.hear(host);
         // Whoever was deposed by that has something to do.
         self.step(host);
         Ok(())
     }
-}
-
-fn failed(invariant: u8, text: String) -> Failed {
-    Failed { invariant, text }
 }

@@ -9,51 +9,46 @@
 
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use mbal_election::{OwnerAnswer, OwnerNext, Ownership, Terms};
 use mbal_model::Instant;
-use world::{Met, World};
+use mbal_testkit::{Seeds, planted};
+use world::World;
 
-const SEEDS: u64 = 300;
-/// So many meet all that a run can meet.
-const SEEDS_MEET_ALL: u64 = 300;
-
-fn from_environment(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
+static OWNERSHIP: Seeds = Seeds {
+    name: "OWNERSHIP",
+    test: "cargo test -p mbal-election --test ownership",
+    usual: 300,
+    complete: 300,
+    to_meet: &[
+        "owns",
+        "lapsed",
+        "lapsed while it was stopped",
+        "owns without etcd",
+        "wrote its key anew",
+        "found dead",
+        "found dead after a kill",
+        "refused by a coordinator",
+        "lease revoked",
+    ],
+    run: |seed, tells| World::new(seed, tells).run(),
+};
 
 #[test]
 fn nobody_owns_who_is_said_to_be_dead_and_whoever_is_dead_is_found() {
-    if let Some(seed) = from_environment("MBAL_OWNERSHIP_SEED") {
-        let mut world = World::new(seed);
-        world.tells = true;
-        println!("{:#?}", world.run().unwrap_or_else(|failed| panic!("seed {seed}: {failed}")));
-        return;
-    }
-    let seeds = from_environment("MBAL_OWNERSHIP_SEEDS").unwrap_or(SEEDS);
-    let mut met = Met::default();
-    for seed in 1..=seeds {
-        let replay =
-            format!("MBAL_OWNERSHIP_SEED={seed} cargo test -p mbal-election --test ownership");
-        match catch_unwind(AssertUnwindSafe(|| World::new(seed).run())) {
-            Ok(Ok(one)) => one.into_iter().for_each(|(what, count)| {
-                *met.entry(what).or_default() += count;
-            }),
-            Ok(Err(failed)) => panic!("{failed}; again: {replay}"),
-            Err(_) => panic!("a panic; again: {replay}"),
-        }
-    }
-    println!("{seeds} seeds, {met:#?}");
-    if seeds >= SEEDS_MEET_ALL {
-        let never = world::ALL.iter().filter(|what| !met.contains_key(*what));
-        assert_eq!(never.collect::<Vec<_>>(), [&""; 0], "a run of {seeds} seeds meets all");
-    }
+    OWNERSHIP.hold();
 }
 
-/// A checker is trusted only after it caught a fault.
+planted! {
+    OWNERSHIP up to 4_000:
+    a_renewal_by_a_leader_that_was_replaced: RenewedByAnyone breaks 1,
+    a_key_of_which_no_coordinator_has_heard: OwnsWithoutWord breaks 1,
+    one_of_two_coordinators_that_does_not_lead: OneDoesNotLead breaks 1,
+    a_death_as_soon_as_the_key_is_gone: DeadWhenGone breaks 1,
+    a_death_of_who_was_heard_of: DeadThoughHeard breaks 1,
+}
+
 /// Stopped between two renewals for longer than a lease, it has been called dead by a coordinator that had accepted a heartbeat of it.
 #[test]
 fn word_of_a_coordinator_does_not_outlast_the_renewals_that_it_goes_by() {
@@ -82,44 +77,5 @@ fn word_of_a_coordinator_does_not_outlast_the_renewals_that_it_goes_by() {
         assert_eq!(ownership.until() > now, owns, "{stopped} ms");
         ownership.accepted(now, now);
         assert!(ownership.until() > now, "a coordinator that has seen the newer renewal");
-    }
-}
-
-#[cfg(feature = "planted")]
-mod planted {
-    use mbal_model::planted::{Fault, plant};
-
-    use super::*;
-
-    /// No fault needs more.
-    const SEEDS: u64 = 4_000;
-
-    fn is_found(fault: Fault) {
-        plant(Some(fault));
-        let found = (1..=SEEDS).find_map(|seed| match catch_unwind(|| World::new(seed).run()) {
-            Ok(ran) => ran.err().map(|failed| format!("seed {seed}: {failed}")),
-            Err(_) => None,
-        });
-        plant(None);
-        println!("{fault:?}: {found:?}");
-        let found = found.unwrap_or_else(|| panic!("{fault:?} is found by no seed up to {SEEDS}"));
-        assert!(found.contains("owns, and is said to be dead"), "{found}");
-    }
-
-    macro_rules! is_found {
-        ($($name:ident: $fault:ident,)*) => {
-            $(#[test]
-            fn $name() {
-                is_found(Fault::$fault);
-            })*
-        };
-    }
-
-    is_found! {
-        a_renewal_by_a_leader_that_was_replaced: RenewedByAnyone,
-        a_key_of_which_no_coordinator_has_heard: OwnsWithoutWord,
-        one_of_two_coordinators_that_does_not_lead: OneDoesNotLead,
-        a_death_as_soon_as_the_key_is_gone: DeadWhenGone,
-        a_death_of_who_was_heard_of: DeadThoughHeard,
     }
 }

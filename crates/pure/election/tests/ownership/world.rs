@@ -7,23 +7,9 @@ use mbal_election::{
     KeySeen, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, Watch, nobody_leads,
 };
 use mbal_model::Instant;
-use mbal_random::Random;
+use mbal_testkit::{Failed, Met, Sim};
 
 use mbal_election::model::Etcd;
-
-pub type Met = BTreeMap<&'static str, u64>;
-/// What a run of many seeds has to meet.
-pub const ALL: [&str; 9] = [
-    "owns",
-    "lapsed",
-    "lapsed while it was stopped",
-    "owns without etcd",
-    "wrote its key anew",
-    "found dead",
-    "found dead after a kill",
-    "refused by a coordinator",
-    "lease revoked",
-];
 
 const SERVERS: usize = 3;
 const COORDINATORS: usize = 2;
@@ -153,10 +139,8 @@ enum Message {
 }
 
 pub struct World {
-    random: Random,
-    now: u64,
-    messages: BTreeMap<(u64, u64), Message>,
-    messages_ever: u64,
+    sim: Sim<Message>,
+    calls_ever: u64,
     etcd: Etcd,
     etcd_rate: f64,
     etcd_away_until: u64,
@@ -171,21 +155,19 @@ pub struct World {
     killed: BTreeMap<u64, bool>,
     terms: Terms,
     incarnations_ever: u64,
-    met: Met,
-    pub tells: bool,
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
-        let mut rate = || 0.96 + 0.08 * random.unit();
+    pub fn new(seed: u64, tells: bool) -> World {
+        let mut sim = Sim::new(seed, tells);
+        let mut rate = || 0.96 + 0.08 * sim.random.unit();
         let etcd_rate = rate();
         let rates: Vec<f64> = (0..SERVERS).map(|_| rate()).collect();
         let coordinators = (0..COORDINATORS)
             .map(|_| Coordinator { rate: rate(), stopped_until: 0, cut_from_etcd_until: 0 })
             .collect();
         let grace = [None, None, Some(Duration::ZERO), Some(Duration::from_secs(5))];
-        let terms = Terms { lease: LEASE, grace: grace[random.below(4) as usize] };
+        let terms = Terms { lease: LEASE, grace: sim.one_of(&grace) };
         let server = |(at, rate)| Server {
             incarnation: at as u64 + 1,
             ownership: Ownership::new(terms),
@@ -201,10 +183,8 @@ impl World {
             owned_at: 0,
         };
         World {
-            random,
-            now: 0,
-            messages: BTreeMap::new(),
-            messages_ever: 0,
+            sim,
+            calls_ever: 0,
             etcd: Etcd::default(),
             etcd_rate,
             etcd_away_until: 0,
@@ -218,88 +198,68 @@ impl World {
             killed: BTreeMap::new(),
             terms,
             incarnations_ever: SERVERS as u64,
-            met: Met::new(),
-            tells: false,
-        }
-    }
-
-    fn count(&mut self, what: &'static str) {
-        *self.met.entry(what).or_default() += 1;
-    }
-
-    fn say(&self, text: impl FnOnce() -> String) {
-        if self.tells {
-            println!("{:>6} {}", self.now, text());
         }
     }
 
     fn clock_of(&self, server: usize) -> Instant {
-        Instant::from_micros((self.now as f64 * 1_000.0 * self.servers[server].rate) as u64)
+        Instant::from_micros((self.sim.now as f64 * 1_000.0 * self.servers[server].rate) as u64)
     }
 
     fn clock_at(&self, coordinator: usize) -> Instant {
         let rate = self.coordinators[coordinator].rate;
-        Instant::from_micros((self.now as f64 * 1_000.0 * rate) as u64)
+        Instant::from_micros((self.sim.now as f64 * 1_000.0 * rate) as u64)
     }
 
     fn etcd_now(&self) -> Instant {
-        Instant::from_millis((self.now as f64 * self.etcd_rate) as u64)
+        Instant::from_millis((self.sim.now as f64 * self.etcd_rate) as u64)
     }
 
     /// Sends it, perhaps in vain.
     fn send(&mut self, is_cut: bool, message: Message) {
-        if is_cut || self.now < TROUBLE && self.random.below(60) == 0 {
+        if is_cut || self.sim.now < TROUBLE && self.sim.random.below(60) == 0 {
             return;
         }
-        let most = match self.now < self.slow_until {
-            true => [50, 350, 650, 5_000][self.random.below(4) as usize],
+        let most = match self.sim.now < self.slow_until {
+            true => self.sim.one_of(&[50, 350, 650, 5_000]),
             false => 5,
         };
-        let later = 1 + self.random.below(most);
-        self.after(later, message);
+        let later = 1 + self.sim.random.below(most);
+        self.sim.after(later, message);
     }
 
-    fn after(&mut self, later: u64, message: Message) {
-        self.messages_ever += 1;
-        self.messages.insert((self.now + later, self.messages_ever), message);
-    }
-
-    pub fn run(mut self) -> Result<Met, String> {
-        while self.now < END {
-            self.now += STEP;
-            if self.now < TROUBLE && self.random.below(200) == 0 {
+    pub fn run(mut self) -> Result<Met, Failed> {
+        while self.sim.now < END {
+            self.sim.now += STEP;
+            if self.sim.now < TROUBLE && self.sim.random.below(200) == 0 {
                 self.trouble();
             }
-            if self.etcd_away_until <= self.now {
+            if self.etcd_away_until <= self.sim.now {
                 let now = self.etcd_now();
                 self.etcd.tick(now);
             }
             self.lead();
-            while let Some(entry) = self.messages.first_entry() {
-                if self.now < entry.key().0 {
-                    break;
-                }
-                let message = entry.remove();
+            let now = self.sim.now;
+            while let Some(message) = self.sim.advance_until(now) {
                 self.happens(message);
             }
             for server in 0..SERVERS {
                 self.go_on(server)?;
             }
         }
-        Ok(self.met)
+        Ok(self.sim.met)
     }
 
     fn trouble(&mut self) {
-        let server = self.random.below(SERVERS as u64) as usize;
-        let coordinator = self.random.below(COORDINATORS as u64) as usize;
-        let until = self.now + self.random.below(8_000);
-        match self.random.below(12) {
+        let server = self.sim.random.below(SERVERS as u64) as usize;
+        let coordinator = self.sim.random.below(COORDINATORS as u64) as usize;
+        let until = self.sim.now + self.sim.random.below(8_000);
+        match self.sim.random.below(12) {
             0 | 1 => self.servers[server].stopped_until = until,
             2 => self.servers[server].cut_from_etcd_until = until,
             3 => {
-                let later = until.max(TROUBLE.min(until + self.random.below(30_000)));
+                let later = until.max(TROUBLE.min(until + self.sim.random.below(30_000)));
                 let one = &mut self.servers[server];
-                match self.random.below(4) {
+                match self.sim.random.below(4) {
                     0 | 1 => one.cut_from_coordinators_until = [later; COORDINATORS],
                     // All but one side of the cluster is away.
                     _ => {
@@ -311,13 +271,13 @@ impl World {
             4 => {
                 self.killed.insert(self.servers[server].incarnation, true);
                 self.servers[server].gone_until = until;
-                self.say(|| format!("server {server} is killed"));
+                self.sim.tell(|| format!("server {server} is killed"));
                 self.is_reborn(server);
             }
             5 => self.coordinators[coordinator].stopped_until = until,
             6 => self.coordinators[coordinator].cut_from_etcd_until = until,
             7 | 8 => {
-                self.say(|| format!("etcd is away until {until}"));
+                self.sim.tell(|| format!("etcd is away until {until}"));
                 self.etcd_away_until = until;
             }
             9 => self.slow_until = until,
@@ -326,9 +286,9 @@ impl World {
                 self.etcd.change_leader(now);
             }
             _ => {
-                self.say(|| format!("the lease of server {server} is revoked"));
-                self.count("lease revoked");
-                let key_alone = self.random.below(2) == 0;
+                self.sim.tell(|| format!("the lease of server {server} is revoked"));
+                self.sim.met.count("lease revoked");
+                let key_alone = self.sim.random.below(2) == 0;
                 self.etcd.revoke(server, key_alone);
             }
         }
@@ -337,37 +297,41 @@ impl World {
     /// One leads, if it and etcd are there; a moment after another.
     fn lead(&mut self) {
         let is_fit = |one: &Coordinator, world: &World| {
-            one.cut_from_etcd_until <= world.now && world.etcd_away_until <= world.now
+            one.cut_from_etcd_until <= world.sim.now && world.etcd_away_until <= world.sim.now
         };
         if let Some(leader) = &self.leader {
             let one = &self.coordinators[leader.coordinator];
-            let is_unlucky = self.now < TROUBLE && self.random.below(2_000) == 0;
-            let is_stopped = self.now < one.stopped_until;
+            let is_unlucky = self.sim.now < TROUBLE && self.sim.random.below(2_000) == 0;
+            let is_stopped = self.sim.now < one.stopped_until;
             let ends_at = match (leader.ends_at, is_fit(one, self)) {
-                (None, false) => Some(self.now + self.random.below(LEADS_FOR)),
+                (None, false) => Some(self.sim.now + self.sim.random.below(LEADS_FOR)),
                 (ends_at, _) => ends_at,
             };
-            let is_unsettled = leader.saves_until.is_some_and(|until| until <= self.now);
-            if is_stopped || is_unlucky || is_unsettled || ends_at.is_some_and(|at| at <= self.now)
+            let is_unsettled = leader.saves_until.is_some_and(|until| until <= self.sim.now);
+            if is_stopped
+                || is_unlucky
+                || is_unsettled
+                || ends_at.is_some_and(|at| at <= self.sim.now)
             {
-                self.say(|| "leads no more".into());
+                self.sim.tell(|| "leads no more".into());
                 self.leader = None;
-                self.elects_at = self.now + self.random.below(LEADS_FOR);
+                self.elects_at = self.sim.now + self.sim.random.below(LEADS_FOR);
                 return;
             }
             self.leader.as_mut().expect("it leads").ends_at = ends_at;
             return self.look();
         }
-        let coordinator = self.random.below(COORDINATORS as u64) as usize;
+        let coordinator = self.sim.random.below(COORDINATORS as u64) as usize;
         let one = &self.coordinators[coordinator];
-        if self.elects_at <= self.now && is_fit(one, self) && one.stopped_until <= self.now {
+        if self.elects_at <= self.sim.now && is_fit(one, self) && one.stopped_until <= self.sim.now
+        {
             self.terms_ever += 1;
-            self.say(|| format!("coordinator {coordinator} leads"));
+            self.sim.tell(|| format!("coordinator {coordinator} leads"));
             self.leader = Some(Leader {
                 coordinator,
                 term: self.terms_ever,
                 watches: BTreeMap::new(),
-                looks_at: self.now,
+                looks_at: self.sim.now,
                 look: None,
                 ends_at: None,
                 saves_until: None,
@@ -382,10 +346,10 @@ impl World {
 
     fn look(&mut self) {
         let Some(leader) = &self.leader else { return };
-        if leader.looks_at <= self.now {
+        if leader.looks_at <= self.sim.now {
             let (term, begun) = (leader.term, self.clock_at(leader.coordinator));
             let leader = self.leader.as_mut().expect("it leads");
-            (leader.looks_at, leader.look) = (self.now + LOOK_EVERY, Some(begun));
+            (leader.looks_at, leader.look) = (self.sim.now + LOOK_EVERY, Some(begun));
             let is_cut = self.is_cut_off();
             self.send(is_cut, Message::Look { term, begun });
         }
@@ -394,7 +358,7 @@ impl World {
     /// The leader, from etcd.
     fn is_cut_off(&self) -> bool {
         let leader = self.leader.as_ref().map(|leader| &self.coordinators[leader.coordinator]);
-        leader.is_some_and(|one| self.now < one.cut_from_etcd_until)
+        leader.is_some_and(|one| self.sim.now < one.cut_from_etcd_until)
     }
 
     fn is_reborn(&mut self, server: usize) {
@@ -406,27 +370,32 @@ impl World {
         (one.beats_at, one.stopped_until) = (one.gone_until, 0);
     }
 
-    fn go_on(&mut self, server: usize) -> Result<(), String> {
-        let now = self.now;
+    fn go_on(&mut self, server: usize) -> Result<(), Failed> {
+        let now = self.sim.now;
         let one = &self.servers[server];
         if now < one.stopped_until || now < one.gone_until {
             return Ok(());
         }
         let (clock, incarnation) = (self.clock_of(server), one.incarnation);
         if clock < one.ownership.until() {
-            self.count("owns");
+            self.sim.met.count("owns");
             if now < self.etcd_away_until {
-                self.count("owns without etcd");
+                self.sim.met.count("owns without etcd");
             }
             if self.members.get(&server) != Some(&Some(incarnation)) {
                 let by = &self.servers[server].ownership;
-                return Err(format!(
-                    "{now}: server {server}, {incarnation}, owns, and is said to be dead: {by:?} at {clock:?}"
+                let who = format!("{now}: server {server}, {incarnation}");
+                return Err(Failed::new(
+                    1,
+                    format!("{who}, owns, and is said to be dead: {by:?} at {clock:?}"),
                 ));
             }
             self.servers[server].owned_at = now;
         } else if END - LAST < now && self.servers[server].owned_at + LAST < now {
-            return Err(format!("{now}: server {server} owns nothing, though all is well"));
+            return Err(Failed::new(
+                5,
+                format!("{now}: server {server} owns nothing, though all is well"),
+            ));
         }
         self.calls(server, clock, incarnation);
         let one = &mut self.servers[server];
@@ -444,7 +413,7 @@ impl World {
     }
 
     fn calls(&mut self, server: usize, clock: Instant, incarnation: u64) {
-        let now = self.now;
+        let now = self.sim.now;
         let one = &mut self.servers[server];
         if !one.is_registered || one.call != 0 {
             return;
@@ -453,28 +422,28 @@ impl World {
             OwnerNext::Wait(_) => {}
             OwnerNext::Over => {
                 let was_stopped = now < one.stopped_until + 2 * STEP;
-                self.count("lapsed");
+                self.sim.met.count("lapsed");
                 if was_stopped {
-                    self.count("lapsed while it was stopped");
+                    self.sim.met.count("lapsed while it was stopped");
                 }
-                self.say(|| format!("server {server}, {incarnation}, has lapsed"));
+                self.sim.tell(|| format!("server {server}, {incarnation}, has lapsed"));
                 self.is_reborn(server);
             }
             OwnerNext::Ask(question) => {
-                self.messages_ever += 1;
-                let call = self.messages_ever;
+                self.calls_ever += 1;
+                let call = self.calls_ever;
                 one.call = call;
-                self.say(|| format!("server {server} asks {question:?}"));
+                self.sim.tell(|| format!("server {server} asks {question:?}"));
                 if question == OwnerQuestion::WhoLeads {
                     self.servers[server].said = [None; COORDINATORS];
                     for at in 0..COORDINATORS {
                         let is_cut = now < self.servers[server].cut_from_coordinators_until[at];
                         self.send(is_cut, Message::WhoLeads { server, incarnation, call, at });
                     }
-                    return self.after(500, Message::RoundEnds { server, incarnation, call });
+                    return self.sim.after(500, Message::RoundEnds { server, incarnation, call });
                 }
                 let is_cut = now < self.servers[server].cut_from_etcd_until;
-                self.after(ANSWERS_WITHIN, Message::Late { server, incarnation, call });
+                self.sim.after(ANSWERS_WITHIN, Message::Late { server, incarnation, call });
                 self.send(is_cut, Message::Asked { server, incarnation, call, question });
             }
         }
@@ -483,8 +452,8 @@ impl World {
     /// Whoever is stopped hears of it when it goes on.
     fn waits(&mut self, server: usize, incarnation: u64) -> Option<u64> {
         let one = &self.servers[server];
-        (one.incarnation == incarnation && self.now < one.stopped_until)
-            .then(|| one.stopped_until - self.now)
+        (one.incarnation == incarnation && self.sim.now < one.stopped_until)
+            .then(|| one.stopped_until - self.sim.now)
     }
 
     fn told(&mut self, server: usize, incarnation: u64, call: u64, answer: OwnerAnswer) {
@@ -497,9 +466,9 @@ impl World {
             let gone =
                 matches!(answer, OwnerAnswer::NoLease | OwnerAnswer::Seen { is_there: false, .. });
             if gone && clock < had && clock < one.ownership.until() {
-                self.count("wrote its key anew");
+                self.sim.met.count("wrote its key anew");
             }
-            self.say(|| format!("server {server} is told {answer:?}"));
+            self.sim.tell(|| format!("server {server} is told {answer:?}"));
         }
     }
 
@@ -514,17 +483,17 @@ impl World {
             _ => None,
         };
         if let Some(later) = to.and_then(|(server, incarnation)| self.waits(server, incarnation)) {
-            return self.after(later, message);
+            return self.sim.after(later, message);
         }
         match message {
             Message::Asked { server, incarnation, call, question } => {
-                if self.now < self.etcd_away_until {
+                if self.sim.now < self.etcd_away_until {
                     return;
                 }
-                let luck = self.random.below(2) == 0;
+                let luck = self.sim.random.below(2) == 0;
                 let (now, lasts) = (self.etcd_now(), self.terms.key_lasts());
                 let answer = self.etcd.ask(now, server, incarnation, question, lasts, luck);
-                let is_cut = self.now < self.servers[server].cut_from_etcd_until;
+                let is_cut = self.sim.now < self.servers[server].cut_from_etcd_until;
                 self.send(is_cut, Message::Told { server, incarnation, call, answer });
             }
             Message::Told { server, incarnation, call, answer } => {
@@ -534,11 +503,11 @@ impl World {
                 self.told(server, incarnation, call, OwnerAnswer::Nothing);
             }
             Message::WhoLeads { server, incarnation, call, at } => {
-                if self.now < self.coordinators[at].stopped_until {
+                if self.sim.now < self.coordinators[at].stopped_until {
                     return;
                 }
                 let leads = self.leader.as_ref().is_some_and(|leader| leader.coordinator == at);
-                let is_cut = self.now < self.servers[server].cut_from_coordinators_until[at];
+                let is_cut = self.sim.now < self.servers[server].cut_from_coordinators_until[at];
                 self.send(is_cut, Message::Leads { server, incarnation, call, at, leads });
             }
             Message::Leads { server, incarnation, call, at, leads } => {
@@ -564,13 +533,14 @@ impl World {
             Message::Beats { server, incarnation, sent } => {
                 let answers = |leader: &&mut Leader| leader.saves_until.is_none();
                 let Some(leader) = self.leader.as_mut().filter(answers) else { return };
-                let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
+                let now =
+                    self.coordinators[leader.coordinator].rate * self.sim.now as f64 * 1_000.0;
                 let is_member = self.members.get(&server) == Some(&Some(incarnation));
                 if let (true, Some((_, watch))) = (is_member, leader.watches.get_mut(&server)) {
                     watch.heard(Instant::from_micros(now as u64));
                 }
                 let at = leader.coordinator;
-                let is_cut = self.now < self.servers[server].cut_from_coordinators_until[at];
+                let is_cut = self.sim.now < self.servers[server].cut_from_coordinators_until[at];
                 self.send(is_cut, Message::Accepted { server, incarnation, sent, is_member });
             }
             Message::Accepted { server, incarnation, sent, is_member } => {
@@ -581,13 +551,13 @@ impl World {
                 match is_member {
                     true => self.servers[server].ownership.accepted(clock, sent),
                     false => {
-                        self.count("refused by a coordinator");
+                        self.sim.met.count("refused by a coordinator");
                         self.is_reborn(server);
                     }
                 }
             }
             Message::Look { term, begun } => {
-                if self.now < self.etcd_away_until {
+                if self.sim.now < self.etcd_away_until {
                     return;
                 }
                 let now = self.etcd_now();
@@ -605,12 +575,12 @@ impl World {
                 if let Some(leader) = self.leader.as_mut().filter(|leader| leader.term == term) {
                     leader.saves_until = None;
                 }
-                let is_fenced = self.terms_ever != term || self.now < self.etcd_away_until;
+                let is_fenced = self.terms_ever != term || self.sim.now < self.etcd_away_until;
                 if !is_fenced && self.members.get(&server) == Some(&Some(incarnation)) {
-                    self.say(|| format!("server {server}, {incarnation}, is dead"));
-                    self.count("found dead");
+                    self.sim.tell(|| format!("server {server}, {incarnation}, is dead"));
+                    self.sim.met.count("found dead");
                     if self.killed.contains_key(&incarnation) {
-                        self.count("found dead after a kill");
+                        self.sim.met.count("found dead after a kill");
                     }
                     self.members.insert(server, None);
                 }
@@ -622,7 +592,7 @@ impl World {
     fn registers(&mut self, server: usize, incarnation: u64) {
         let answers = |leader: &&mut Leader| leader.saves_until.is_none();
         let Some(leader) = self.leader.as_mut().filter(answers) else { return };
-        let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
+        let now = self.coordinators[leader.coordinator].rate * self.sim.now as f64 * 1_000.0;
         let now = Instant::from_micros(now as u64);
         if self.servers[server].incarnation != incarnation {
             return;
@@ -646,7 +616,7 @@ impl World {
         let is_awaited = |leader: &&mut Leader| leader.term == term && leader.look == Some(begun);
         let Some(leader) = self.leader.as_mut().filter(is_awaited) else { return };
         leader.look = None;
-        let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
+        let now = self.coordinators[leader.coordinator].rate * self.sim.now as f64 * 1_000.0;
         let now = Instant::from_micros(now as u64);
         let mut dead = Vec::new();
         for (server, (incarnation, watch)) in &mut leader.watches {
@@ -661,7 +631,7 @@ impl World {
         }
         let is_cut = self.is_cut_off();
         if !dead.is_empty() {
-            self.leader.as_mut().expect("it leads").saves_until = Some(self.now + SAVED_WITHIN);
+            self.leader.as_mut().expect("it leads").saves_until = Some(self.sim.now + SAVED_WITHIN);
         }
         for (server, incarnation) in dead {
             self.send(is_cut, Message::Dead { term, server, incarnation });

@@ -3,16 +3,16 @@
 use mbal_migration::destination::{self, Destination, Meeting, Met, Step};
 use mbal_migration::{Advance, Answer, Arriver, Ask};
 use mbal_model::{MoveId, ServerId};
+use mbal_testkit::Failed;
 
 use crate::host::{Coming, Host, brief, owner_by};
 use crate::links::Link;
-use crate::met::Failed;
 use crate::world::{MOVER, NOW, World, instant, when};
 
 impl World {
     /// One step of a move's destination.
     pub fn pump_destination(&mut self, host: usize, id: MoveId) -> Result<(), Failed> {
-        let (now, mut pause) = (self.now, self.pause());
+        let (now, mut pause) = (self.sim.now, self.pause());
         let Some(at) = self.hosts[host].arriver(id) else { return Ok(()) };
         let Host { coming, store, map, is_slow, .. } = &mut self.hosts[host];
         let one = &mut coming[at];
@@ -30,17 +30,17 @@ impl World {
         }
         let advance = one.arriver.advance(instant(now), store, MOVER, owner);
         store.background(MOVER, NOW, 1);
-        if self.tells {
+        self.sim.tell(|| {
             let text = advance.as_ref().map_or("broken".to_owned(), brief);
-            println!("{now} destination {host} {id:?} {prefix}: {text}");
-        }
+            format!("destination {host} {id:?} {prefix}: {text}")
+        });
         match advance {
             Err(_) => self.is_broken(from, host, "a part that cannot be"),
             Ok(Advance::Wait(until)) => {
                 if one.arriver.destination.is_over() {
                     let state = one.arriver.destination.state();
                     self.hosts[host].coming.remove(at);
-                    self.met.count(match state {
+                    self.sim.met.count(match state {
                         destination::State::Owned => "arrived",
                         _ => "dropped",
                     });
@@ -52,8 +52,8 @@ impl World {
             Ok(Advance::Say { kind, payload }) => self.send(from, host, 1, id, kind, payload),
             Ok(Advance::Did(step)) => match step {
                 Step::Import(_) if *is_slow => pause += 50_000_000,
-                Step::GiveUp => self.met.count("gave up what came"),
-                Step::Inherit => self.met.count("inherited"),
+                Step::GiveUp => self.sim.met.count("gave up what came"),
+                Step::Inherit => self.sim.met.count("inherited"),
                 _ => {}
             },
         }
@@ -84,23 +84,23 @@ impl World {
                 return;
             }
             Meeting::Refused(why) => {
-                self.met.count("refused");
+                self.sim.met.count("refused");
                 let mut payload = Vec::new();
                 let kind = Answer::Refused(why).encode(&mut payload);
                 self.send(from, host, 1, id, kind, payload);
                 return;
             }
             Meeting::Instead(at) => {
-                self.met.count("a newer move instead");
+                self.sim.met.count("a newer move instead");
                 let older = self.hosts[host].coming[at].arriver.destination.id();
                 self.tell_destination(host, older, destination::Event::Ended).expect("no peer");
             }
             Meeting::New => {}
         }
-        let destination = Destination::new(instant(self.now), id, begin);
+        let destination = Destination::new(instant(self.sim.now), id, begin);
         let arriver = Arriver::new(destination, ServerId(from as u16));
         self.hosts[host].coming.push(Coming { arriver, from, pump_at: None });
-        self.pump_destination_at(host, id, self.now + 1);
+        self.pump_destination_at(host, id, self.sim.now + 1);
     }
 
     /// A side saw what the other side cannot say, were both right.

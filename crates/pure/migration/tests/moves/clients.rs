@@ -1,8 +1,8 @@
 //! Clients, and a naive router: whoever is asked executes, or asks on, or waits for a slice that is on its way.
 
 use mbal_model::{MoveId, Route, ServerId};
+use mbal_testkit::Failed;
 
-use crate::met::Failed;
 use crate::truth::{KEYS, Op, hash};
 use crate::world::{CLIENT, Event, SLOW, World};
 
@@ -23,30 +23,30 @@ pub struct Request {
 impl World {
     /// A client asks any server.
     pub fn ask(&mut self) {
-        let n = self.random.below(KEYS);
-        let op = match self.random.below(10) {
+        let n = self.sim.random.below(KEYS);
+        let op = match self.sim.random.below(10) {
             0..4 => Op::Get,
             4..7 => Op::Set,
             7 => Op::Delete,
             _ => self.seen[n as usize].map_or(Op::Get, Op::Cas),
         };
-        let host = self.random.below(self.hosts.len() as u64) as usize;
-        let deadline = self.now + 1_000_000_000;
+        let host = self.sim.random.below(self.hosts.len() as u64) as usize;
+        let deadline = self.sim.now + 1_000_000_000;
         let request = Request { n, op, host, hops: 0, moved: None, deadline };
         let delay = self.delay();
-        self.after(delay, Event::Request(request));
+        self.sim.after(delay, Event::Request(request));
     }
 
     pub fn asked(&mut self, request: Request) -> Result<(), Failed> {
         let Request { n, op, host, hops, moved, deadline } = request;
         let hash = hash(n);
         if self.hosts[host].store.is_none() {
-            self.met.count("unreachable");
+            self.sim.met.count("unreachable");
             return Ok(());
         }
         if let Some((id, last)) = moved {
             if !self.knows_gone(host, id, last) {
-                self.met.count("sent on to who knows nothing");
+                self.sim.met.count("sent on to who knows nothing");
                 return Ok(());
             }
         }
@@ -54,14 +54,14 @@ impl World {
         store.enter(CLIENT);
         let on = |world: &mut World, request: Request| {
             let delay = world.delay();
-            world.after(delay, Event::Request(request));
+            world.sim.after(delay, Event::Request(request));
         };
         match store.route(CLIENT, hash) {
             Route::Own | Route::Neighbour(_) => {
                 let executed = self.truth.execute(store, CLIENT, n, op);
                 store.leave(CLIENT);
                 self.seen[n as usize] = executed?.or(self.seen[n as usize]);
-                self.met.count("executed");
+                self.sim.met.count("executed");
                 return Ok(());
             }
             Route::Peer(ServerId::NOBODY) => {}
@@ -72,20 +72,20 @@ impl World {
                 on(self, next);
                 return Ok(());
             }
-            Route::Peer(_) => self.met.count("came too far"),
+            Route::Peer(_) => self.sim.met.count("came too far"),
             Route::Moving(id) => {
                 store.leave(CLIENT);
                 let leaving = self.hosts[host].leaver(id).expect("a cachelet leaves by a move");
                 if let Some(last) = leaving.leaver.source.gone().filter(|last| hash <= *last) {
-                    self.met.count("sent on, since it is gone");
+                    self.sim.met.count("sent on, since it is gone");
                     let (host, hops) = (leaving.to, hops + 1);
                     on(self, Request { host, hops, moved: Some((id, last)), ..request });
-                } else if self.now < deadline {
-                    self.met.count("waited for a slice");
-                    let wait = 50_000 + self.random.below(2 * self.profile.op_gap);
-                    self.after(wait, Event::Request(request));
+                } else if self.sim.now < deadline {
+                    self.sim.met.count("waited for a slice");
+                    let wait = 50_000 + self.sim.random.below(2 * self.profile.op_gap);
+                    self.sim.after(wait, Event::Request(request));
                 } else {
-                    self.met.count("waited in vain");
+                    self.sim.met.count("waited in vain");
                 }
                 return Ok(());
             }
@@ -96,7 +96,7 @@ impl World {
 
     /// A worker begins a batch, is told that a key is served here, and takes its time.
     pub fn slow_batch(&mut self, host: usize) {
-        let n = self.random.below(KEYS);
+        let n = self.sim.random.below(KEYS);
         let here = &mut self.hosts[host];
         let Some(store) = here.store.as_ref().filter(|_| !here.in_slow_batch) else { return };
         store.enter(SLOW);
@@ -106,15 +106,15 @@ impl World {
         }
         here.in_slow_batch = true;
         let life = here.incarnation;
-        let wait = 1_000 + self.random.below(400_000);
-        self.after(wait, Event::SlowEnds { host, life, n });
+        let wait = 1_000 + self.sim.random.below(400_000);
+        self.sim.after(wait, Event::SlowEnds { host, life, n });
     }
 
     pub fn slow_batch_ends(&mut self, host: usize, n: u64) -> Result<(), Failed> {
         let store = self.hosts[host].store.as_ref().expect("it lives");
         // A slice that froze meanwhile is not exported before this is over.
         if matches!(store.route(SLOW, hash(n)), Route::Moving(_)) {
-            self.met.count("written in a slice that froze");
+            self.sim.met.count("written in a slice that froze");
         }
         let executed = self.truth.execute(store, SLOW, n, Op::Set);
         store.leave(SLOW);

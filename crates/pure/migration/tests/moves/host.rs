@@ -5,9 +5,9 @@ use mbal_migration::destination;
 use mbal_migration::source::{self, Step};
 use mbal_migration::{Advance, Arriver, Ask, Incarnation, Leaver, State};
 use mbal_model::{Elsewhere, MoveId, Prefix, Route, ServerId};
+use mbal_testkit::Failed;
 
 use crate::coordinator::{Map, Report, Word};
-use crate::met::Failed;
 use crate::world::{Event, MOVER, World, instant, when};
 
 pub struct Host {
@@ -88,7 +88,7 @@ impl World {
     /// What the coordinator answered to a heartbeat.
     pub fn hears(&mut self, host: usize, word: &Word) {
         let brief = |one: &crate::coordinator::Move| (one.order.id.0, one.cancelled, one.lost);
-        self.tell(|| {
+        self.sim.tell(|| {
             let moves: Vec<_> = word.moves.iter().map(brief).collect();
             format!("server {host} hears map {} {:?} {moves:?}", word.map.version, word.map.owners)
         });
@@ -139,7 +139,7 @@ impl World {
     fn follow_map(&mut self, host: usize) {
         let map = self.hosts[host].map.clone().expect("a word has a map");
         // Who begins may not have heard of the newest flush.
-        let flush_number = if self.random.below(2) == 0 { self.newest_flush } else { 0 };
+        let flush_number = if self.sim.random.below(2) == 0 { self.newest_flush } else { 0 };
         for &(prefix, owner) in &map.owners {
             let here = &self.hosts[host];
             let leaving = here.leaving.iter().find(|one| {
@@ -155,7 +155,7 @@ impl World {
                 let birth = Birth { generation: map.version as u16, flush_number };
                 let is_here = store.owner(prefix).is_some();
                 if !arrives && !is_here && store.adopt(prefix, MOVER, birth) {
-                    self.met.count("born empty");
+                    self.sim.met.count("born empty");
                 }
             } else if let Some(id) = leaving {
                 self.tell_source(host, id, source::Event::HandedOver);
@@ -172,7 +172,7 @@ impl World {
     }
 
     pub fn tell_source(&mut self, host: usize, id: MoveId, event: source::Event) {
-        let now = self.now;
+        let now = self.sim.now;
         let mine = |one: &&mut Leaving| one.leaver.source.order().id == id;
         let Some(one) = self.hosts[host].leaving.iter_mut().find(mine) else { return };
         let to = one.to;
@@ -188,7 +188,7 @@ impl World {
         id: MoveId,
         event: destination::Event<'_>,
     ) -> Result<(), destination::Broken> {
-        let now = self.now;
+        let now = self.sim.now;
         let Some(at) = self.hosts[host].arriver(id) else { return Ok(()) };
         let told = self.hosts[host].coming[at].arriver.destination.handle(event);
         self.pump_destination_at(host, id, now + 1);
@@ -196,28 +196,28 @@ impl World {
     }
 
     fn pump_source_at(&mut self, host: usize, id: MoveId, at: u64) {
-        let (at, life) = (at.max(self.now + 1), self.hosts[host].incarnation);
+        let (at, life) = (at.max(self.sim.now + 1), self.hosts[host].incarnation);
         let mine = |one: &&mut Leaving| one.leaver.source.order().id == id;
         let Some(one) = self.hosts[host].leaving.iter_mut().find(mine) else { return };
         if one.pump_at.is_none_or(|before| at < before) {
             one.pump_at = Some(at);
-            self.at(at, Event::PumpSource { host, life, id });
+            self.sim.at(at, Event::PumpSource { host, life, id });
         }
     }
 
     pub fn pump_destination_at(&mut self, host: usize, id: MoveId, at: u64) {
-        let (at, life) = (at.max(self.now + 1), self.hosts[host].incarnation);
+        let (at, life) = (at.max(self.sim.now + 1), self.hosts[host].incarnation);
         let Some(place) = self.hosts[host].arriver(id) else { return };
         let one = &mut self.hosts[host].coming[place];
         if one.pump_at.is_none_or(|before| at < before) {
             one.pump_at = Some(at);
-            self.at(at, Event::PumpDestination { host, life, id });
+            self.sim.at(at, Event::PumpDestination { host, life, id });
         }
     }
 
     /// One step of a move's source.
     pub fn pump_source(&mut self, host: usize, id: MoveId) -> Result<(), Failed> {
-        let (now, pause) = (self.now, self.pause());
+        let (now, pause) = (self.sim.now, self.pause());
         let Host { leaving, store, map, .. } = &mut self.hosts[host];
         let mine = |one: &&mut Leaving| one.leaver.source.order().id == id;
         let Some(one) = leaving.iter_mut().find(mine) else { return Ok(()) };
@@ -230,9 +230,7 @@ impl World {
         let before = one.leaver.source.gone();
         let owner = owner_by(map.as_ref(), prefix);
         let advance = one.leaver.advance(instant(now), store, owner);
-        if self.tells {
-            println!("{now} source {host} {id:?} {prefix}: {}", brief(&advance));
-        }
+        self.sim.tell(|| format!("source {host} {id:?} {prefix}: {}", brief(&advance)));
         match advance {
             Advance::Wait(None) => return Ok(()),
             Advance::Wait(Some(until)) => {
@@ -242,18 +240,18 @@ impl World {
             }
             Advance::Say { kind, payload } => {
                 if let Ok(Ask::Cancel) = Ask::parse(kind, &payload) {
-                    self.met.count("cancel is said");
+                    self.sim.met.count("cancel is said");
                 }
                 self.send(host, to, 0, id, kind, payload);
             }
             Advance::Did(step) => match step {
                 Step::Look(_) if one.leaver.source.is_waiting_for_batches() => {
-                    self.met.count("waited for a batch");
+                    self.sim.met.count("waited for a batch");
                 }
-                Step::Thaw => self.met.count("a slice thawed"),
-                Step::Stay if before.is_some() => self.met.count("taken back"),
-                Step::Stay => self.met.count("stayed"),
-                Step::Release => self.met.count("handed over"),
+                Step::Thaw => self.sim.met.count("a slice thawed"),
+                Step::Stay if before.is_some() => self.sim.met.count("taken back"),
+                Step::Stay => self.sim.met.count("stayed"),
+                Step::Release => self.sim.met.count("handed over"),
                 _ => {}
             },
         }
@@ -269,10 +267,10 @@ impl World {
             return Err(Failed::new(5, format!("a slice was on its way for {progress:?}")));
         }
         if progress.cancelled_too_late {
-            self.met.count("cancelled too late");
+            self.sim.met.count("cancelled too late");
         }
         if progress.is_slowed {
-            self.met.count("slowed down");
+            self.sim.met.count("slowed down");
         }
         let bytes = self.links[host][to].ways[0].bytes;
         let most = 4 * (mbal_migration::BYTES_IN_FLIGHT_MAX + 3 * mbal_migration::PART_BYTES);

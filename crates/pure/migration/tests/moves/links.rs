@@ -51,10 +51,8 @@ impl World {
         if !link.is_whole {
             return;
         }
-        self.met.count("a link broke");
-        if self.tells {
-            println!("{} link {from}-{to} breaks", self.now);
-        }
+        self.sim.met.count("a link broke");
+        self.sim.tell(|| format!("link {from}-{to} breaks"));
         for one in self.hosts[from].leaving.iter().filter(|one| one.to == to) {
             let hashes = self.hosts[from].store.as_ref().map(|store| {
                 let prefix = one.leaver.source.order().prefix;
@@ -65,18 +63,18 @@ impl World {
                 (0..KEYS).map(hash_of).any(|hash| prefix.contains(hash) && frozen(hash))
             });
             if hashes == Some(true) {
-                self.met.count("a link broke while a slice was on its way");
+                self.sim.met.count("a link broke while a slice was on its way");
             }
             if one.leaver.source.is_unconfirmed() {
-                self.met.count("a link broke while a slice was gone and not confirmed");
+                self.sim.met.count("a link broke while a slice was gone and not confirmed");
             }
         }
-        (link.is_whole, link.down_until) = (false, self.now + span);
+        (link.is_whole, link.down_until) = (false, self.sim.now + span);
         link.ways.iter_mut().for_each(|way| way.bytes = 0);
         let number = link.number;
         for way in 0..2 {
-            let wait = self.random.below(20 * MILLISECOND);
-            self.after(wait, Event::LinkDown { from, to, way, number });
+            let wait = self.sim.random.below(20 * MILLISECOND);
+            self.sim.after(wait, Event::LinkDown { from, to, way, number });
         }
     }
 
@@ -92,14 +90,14 @@ impl World {
             return;
         }
         (link.is_up, link.is_whole) = (false, false);
-        let at = link.down_until.max(self.now) + 1;
+        let at = link.down_until.max(self.sim.now) + 1;
         let leaving = self.hosts[from].leaving.iter().filter(|one| one.to == to);
         let leaving: Vec<MoveId> = leaving.map(|one| one.leaver.source.order().id).collect();
         for id in leaving {
             self.tell_source(from, id, source::Event::LinkDown);
         }
-        let wait = self.about(5 * MILLISECOND);
-        self.at(at + wait, Event::LinkUp { from, to });
+        let wait = self.sim.about(5 * MILLISECOND);
+        self.sim.at(at + wait, Event::LinkUp { from, to });
     }
 
     /// The accepting side answers no more what came over this link.
@@ -117,9 +115,9 @@ impl World {
         if link.is_up || self.hosts[from].store.is_none() {
             return;
         }
-        if self.hosts[to].store.is_none() || self.now < link.down_until {
-            let wait = self.about(10 * MILLISECOND);
-            return self.after(wait, Event::LinkUp { from, to });
+        if self.hosts[to].store.is_none() || self.sim.now < link.down_until {
+            let wait = self.sim.about(10 * MILLISECOND);
+            return self.sim.after(wait, Event::LinkUp { from, to });
         }
         link.comes_up();
         // Who accepts a link has no older one of the same server.
@@ -146,10 +144,10 @@ impl World {
         if !link.is_whole {
             return;
         }
-        let at = link.ways[way].arrival(self.now, delay);
+        let at = link.ways[way].arrival(self.sim.now, delay);
         link.ways[way].bytes += bytes.len();
         let number = link.number;
-        self.at(at, Event::Frame { from, to, way, number, id, kind, bytes });
+        self.sim.at(at, Event::Frame { from, to, way, number, id, kind, bytes });
     }
 
     #[allow(clippy::too_many_arguments)]

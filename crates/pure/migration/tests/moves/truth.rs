@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use mbal_cachelet::{Draft, Store};
 use mbal_model::{Key, WorkerId};
+use mbal_testkit::Failed;
 
-use crate::met::Failed;
 use crate::world::NOW;
 
 /// Keys that are looked at. Fillers are not.

@@ -1,18 +1,16 @@
 //! The world of one seed: what happens when, and what goes wrong.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_cachelet::{Birth, Draft, Memory, Options, Store};
 use mbal_migration::{Incarnation, State};
 use mbal_model::{Instant, Key, MoveId, Prefix, Route, WorkerId};
-use mbal_random::Random;
+use mbal_testkit::{Failed, Met, Sim};
 
 use crate::clients::Request;
 use crate::coordinator::{Coordinator, Map, Word};
 use crate::host::{Host, elsewhere};
 use crate::links::Link;
-use crate::met::{Failed, Met};
 use crate::truth::{KEYS, Op, Truth, hash};
 
 /// What clients say for the second, at any time: nothing here goes by it.
@@ -55,8 +53,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    fn new(random: &mut Random) -> Profile {
-        let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
+    fn new(sim: &mut Sim<Event>) -> Profile {
+        let mut one_of = |choices: &[u64]| sim.one_of(choices);
         let op_gap = one_of(&[20_000, 100_000, 400_000, 4_000_000]);
         let is_short = one_of(&[0, 0, 0, 1]) == 1;
         let fillers = if is_short { 12_000 } else { one_of(&[0, 1_000, 6_000]) };
@@ -136,10 +134,7 @@ pub enum Event {
 }
 
 pub struct World {
-    pub now: u64,
-    pub events: BTreeMap<(u64, u64), Event>,
-    sequence: u64,
-    pub random: Random,
+    pub sim: Sim<Event>,
     pub profile: Profile,
     pub hosts: Vec<Host>,
     /// By who dials, and who accepts.
@@ -148,7 +143,6 @@ pub struct World {
     pub truth: Truth,
     /// The cas that somebody saw last.
     pub seen: Vec<Option<u64>>,
-    pub met: Met,
     pub broken: Option<Failed>,
     /// What a server that begins is told by its peers.
     pub newest_flush: u32,
@@ -156,8 +150,6 @@ pub struct World {
     /// Last: a cachelet's place in the map, and a host.
     pub ordered: (usize, usize),
     pub lives: u64,
-    /// Tells what happens to moves: for who replays a seed.
-    pub tells: bool,
 }
 
 pub fn store(is_short: bool) -> Store {
@@ -174,9 +166,9 @@ pub fn store(is_short: bool) -> Store {
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
-        let profile = Profile::new(&mut random);
+    pub fn new(seed: u64, tells: bool) -> World {
+        let mut sim = Sim::new(seed, tells);
+        let profile = Profile::new(&mut sim);
         let count = profile.hosts;
         let owners = Prefix::equal(profile.bits).enumerate().map(|(at, one)| (one, at % count));
         let map = Map { version: 1, owners: owners.collect() };
@@ -194,23 +186,18 @@ impl World {
         let members = hosts.iter().map(|host| host.incarnation).collect();
         let is_short = profile.is_short;
         let mut world = World {
-            now: 0,
-            events: BTreeMap::new(),
-            sequence: 0,
-            random,
+            sim,
             profile,
             hosts,
             links: vec![vec![Link::default(); count]; count],
             coordinator: Coordinator::new(map, members),
             truth: Truth::new(is_short),
             seen: vec![None; KEYS as usize],
-            met: Met::default(),
             broken: None,
             newest_flush: 0,
             ops_left: OPS,
             ordered: (0, 0),
             lives: count as u64,
-            tells: false,
         };
         world.fill();
         world
@@ -244,35 +231,16 @@ impl World {
         }
     }
 
-    pub fn at(&mut self, time: u64, event: Event) {
-        self.sequence += 1;
-        self.events.insert((time, self.sequence), event);
-    }
-
-    pub fn after(&mut self, wait: u64, event: Event) {
-        self.at(self.now + wait, event);
-    }
-
-    pub fn tell(&self, what: impl FnOnce() -> String) {
-        if self.tells {
-            println!("{:>12.6} ms {}", self.now as f64 / 1e6, what());
-        }
-    }
-
-    pub fn about(&mut self, mean: u64) -> u64 {
-        1 + self.random.below(2 * mean)
-    }
-
     pub fn delay(&mut self) -> u64 {
-        self.about(self.profile.delay)
+        self.sim.about(self.profile.delay)
     }
 
     pub fn pause(&mut self) -> u64 {
-        self.about(self.profile.pause)
+        self.sim.about(self.profile.pause)
     }
 
     pub fn host(&mut self) -> usize {
-        self.random.below(self.profile.hosts as u64) as usize
+        self.sim.random.below(self.profile.hosts as u64) as usize
     }
 
     pub fn is_quiet(&self) -> bool {
@@ -282,16 +250,16 @@ impl World {
     pub fn run(mut self) -> Result<Met, Failed> {
         for host in 0..self.profile.hosts {
             let life = self.hosts[host].incarnation;
-            self.after(1, Event::Heartbeat { host, life });
+            self.sim.after(1, Event::Heartbeat { host, life });
             for to in (0..self.profile.hosts).filter(|to| *to != host) {
-                self.after(1, Event::LinkUp { from: host, to });
+                self.sim.after(1, Event::LinkUp { from: host, to });
             }
         }
-        self.after(1, Event::Op);
-        self.after(1, Event::Trouble);
+        self.sim.after(1, Event::Op);
+        self.sim.after(1, Event::Trouble);
         let mut deadline = None;
-        while let Some(((now, _), event)) = self.events.pop_first() {
-            self.now = now;
+        while let Some(event) = self.sim.advance() {
+            let now = self.sim.now;
             let changes_places = !matches!(event, Event::Request(Request { moved: None, .. }));
             self.happens(event)?;
             if changes_places {
@@ -318,7 +286,7 @@ impl World {
         self.coordinator.moves.is_empty()
             && self.hosts.iter().all(Host::is_settled)
             && !self.truth.is_flushing()
-            && self.events.values().all(|event| !matches!(event, Event::Request(_)))
+            && self.sim.events().all(|event| !matches!(event, Event::Request(_)))
             && (0..KEYS).all(|n| self.home(n).is_some())
     }
 
@@ -338,7 +306,7 @@ impl World {
             store.leave(CLIENT);
             looked?;
         }
-        Ok(self.met)
+        Ok(self.sim.met)
     }
 
     /// No key is served by two servers.
@@ -383,7 +351,7 @@ impl World {
                 }
             }
             Event::FlushEnds => {
-                self.tell(|| "flush ends".to_owned());
+                self.sim.tell(|| "flush ends".to_owned());
                 self.truth.flush_ends();
             }
         }
@@ -401,19 +369,19 @@ impl World {
         }
         self.ops_left -= 1;
         self.ask();
-        if self.random.below(10) == 0 {
+        if self.sim.random.below(10) == 0 {
             self.order();
         }
         // Where memory is short, who needs some would wait for this batch, on the same thread.
-        if self.random.below(6) == 0 && !self.profile.is_short {
+        if self.sim.random.below(6) == 0 && !self.profile.is_short {
             let host = self.host();
             self.slow_batch(host);
         }
         if self.is_quiet() {
             return self.quiet();
         }
-        let gap = self.about(self.profile.op_gap);
-        self.after(gap, Event::Op);
+        let gap = self.sim.about(self.profile.op_gap);
+        self.sim.after(gap, Event::Op);
     }
 
     fn heartbeat(&mut self, host: usize, life: Incarnation) {
@@ -422,25 +390,25 @@ impl World {
         }
         let store = self.hosts[host].store.as_ref().expect("it lives");
         if store.stats().evictions > 0 {
-            self.met.count("evicted something");
+            self.sim.met.count("evicted something");
         }
         for worker in [CLIENT, MOVER] {
             store.background(worker, NOW, 2);
         }
-        let wait = self.about(self.profile.heartbeat);
-        self.after(wait, Event::Heartbeat { host, life });
-        if self.now < self.coordinator.down_until {
+        let wait = self.sim.about(self.profile.heartbeat);
+        self.sim.after(wait, Event::Heartbeat { host, life });
+        if self.sim.now < self.coordinator.down_until {
             return;
         }
         let report = self.report(host);
         let is_sealed = |(_, state): &(MoveId, State)| *state == State::Sealed;
         if report.states.iter().any(is_sealed) {
-            self.met.count("sealed");
+            self.sim.met.count("sealed");
         }
         let word = Box::new(self.coordinator.heartbeat(&report));
         // The next one leaves when this one was answered.
-        let delay = self.random.below(wait.min(2 * self.profile.delay)).max(1) - 1;
-        self.after(delay, Event::Word { host, life, word });
+        let delay = self.sim.random.below(wait.min(2 * self.profile.delay)).max(1) - 1;
+        self.sim.after(delay, Event::Word { host, life, word });
     }
 }
 

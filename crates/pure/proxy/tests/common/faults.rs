@@ -7,20 +7,28 @@ use super::{Client, KEYS, LEASE, MS, UPSTREAMS, World};
 
 impl World {
     pub fn fault(&mut self) -> Result<(), String> {
-        let at = self.random.below(self.nodes.len() as u64) as usize;
-        let upstream = self.random.below(UPSTREAMS as u64) as usize;
-        match self.random.below(16) {
-            0 => self.upstreams[upstream].stopped_until = self.now + self.random.below(60 * MS),
-            1 => self.upstreams[upstream].away_until = self.now + self.random.below(60 * MS),
+        let at = self.sim.random.below(self.nodes.len() as u64) as usize;
+        let upstream = self.sim.random.below(UPSTREAMS as u64) as usize;
+        match self.sim.random.below(16) {
+            0 => {
+                self.upstreams[upstream].stopped_until =
+                    self.sim.now + self.sim.random.below(60 * MS)
+            }
+            1 => {
+                self.upstreams[upstream].away_until = self.sim.now + self.sim.random.below(60 * MS)
+            }
             2..5 => {
-                if self.random.below(2) == 0 {
-                    self.upstreams[upstream].away_until = self.now + self.random.below(60 * MS);
+                if self.sim.random.below(2) == 0 {
+                    self.upstreams[upstream].away_until =
+                        self.sim.now + self.sim.random.below(60 * MS);
                 }
                 return self.lose(at, upstream);
             }
             5 => self.upstreams[upstream].items.clear(),
             6..10 => return self.fault_of_links(at),
-            10..12 => self.nodes[at].stopped_until = self.now + self.random.below(2 * LEASE),
+            10..12 => {
+                self.nodes[at].stopped_until = self.sim.now + self.sim.random.below(2 * LEASE)
+            }
             12..15 => return self.lose_a_write(at),
             _ => self.kill(at),
         }
@@ -43,20 +51,20 @@ impl World {
         let Some(client) = self.clients.iter().position(is_idle).filter(|_| self.runs(at)) else {
             return Ok(());
         };
-        self.hot = self.random.below(KEYS);
+        self.hot = self.sim.random.below(KEYS);
         self.set(client, format!("key{}", self.hot))?;
         let is_it = |one: &String| one.starts_with(&format!("set key{} ", self.hot));
         let writes = |wire: &Wire| wire.requests.iter().any(is_it);
         let Some(conn) = self.nodes[at].wires.iter().position(writes) else { return Ok(()) };
-        self.upstreams[conn / 2].away_until = self.now + self.random.below(60 * MS);
+        self.upstreams[conn / 2].away_until = self.sim.now + self.sim.random.below(60 * MS);
         self.lose(at, conn / 2)
     }
 
     /// All links of a proxy are late, or one is, or one is cut.
     fn fault_of_links(&mut self, at: usize) -> Result<(), String> {
-        let until = self.now + self.random.below(2 * LEASE);
-        let chosen = self.random.below(self.links.len().max(1) as u64) as usize;
-        let all = self.random.below(3) == 0;
+        let until = self.sim.now + self.sim.random.below(2 * LEASE);
+        let chosen = self.sim.random.below(self.links.len().max(1) as u64) as usize;
+        let all = self.sim.random.below(3) == 0;
         if all {
             let mut links = self.links.iter_mut();
             links
@@ -65,7 +73,7 @@ impl World {
                 .for_each(|link| link.stalled_until = until);
             return Ok(());
         }
-        let cuts = self.random.below(2) == 0;
+        let cuts = self.sim.random.below(2) == 0;
         let Some(link) = self.links.get_mut(chosen) else { return Ok(()) };
         link.stalled_until = until;
         let (asks, conn) = (link.asks.proxy, link.conn);
@@ -83,7 +91,7 @@ impl World {
         if node.proxy.take().is_none() {
             return;
         }
-        node.starts_at = self.now + self.random.below(2) * self.random.below(3 * LEASE);
+        node.starts_at = self.sim.now + self.sim.random.below(2) * self.sim.random.below(3 * LEASE);
         for (place, wire) in std::mem::take(&mut node.wires).into_iter().enumerate() {
             self.upstreams[place / 2].late.push(Late::of(at, wire));
         }

@@ -32,6 +32,7 @@ pub struct Asking {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     NotAll,
+    Done,
     Miss,
     Hit,
     Error,
@@ -51,13 +52,21 @@ impl History {
         History { errors_end: true, ..History::default() }
     }
 
-    /// A value that was never written to a key.
-    pub fn new_value(&self, key: &str) -> String {
-        self.writes.get(key).map_or(0, Vec::len).to_string()
+    /// Asks for a key by the last word of `request`.
+    pub fn read(&self, request: &str, key: &str, now: u64) -> (String, Asking) {
+        let keys = vec![key.into()];
+        (format!("{request}\r\n"), Asking { keys, writes: None, begun: now, heard: String::new() })
     }
 
-    pub fn read(&self, key: &str, now: u64) -> Asking {
-        Asking { keys: vec![key.into()], writes: None, begun: now, heard: String::new() }
+    /// Sets a key to what it was never set to.
+    pub fn set(&mut self, key: String, now: u64) -> (String, Asking) {
+        let value = self.writes.get(&key).map_or(0, Vec::len).to_string();
+        let text = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
+        (text, self.write(vec![key], Some(&value), now))
+    }
+
+    pub fn delete(&mut self, key: String, now: u64) -> (String, Asking) {
+        (format!("delete {key}\r\n"), self.write(vec![key], None, now))
     }
 
     /// `None`: keys are deleted.
@@ -72,7 +81,20 @@ impl History {
         Asking { keys, writes, begun: now, heard: String::new() }
     }
 
-    /// A client hears `bytes`. An error is the first stale read.
+    /// A client hears `bytes`, and waits no more when it has heard all.
+    pub fn hear_for(
+        &mut self,
+        waits: &mut Option<Asking>,
+        bytes: &[u8],
+        now: u64,
+    ) -> Result<Heard, String> {
+        let heard =
+            self.hear(waits.as_mut().ok_or("a reply that nobody waits for")?, bytes, now)?;
+        waits.take_if(|_| heard != Heard::NotAll);
+        Ok(heard)
+    }
+
+    /// An error is the first stale read.
     pub fn hear(&mut self, asking: &mut Asking, bytes: &[u8], now: u64) -> Result<Heard, String> {
         asking.heard += &String::from_utf8_lossy(bytes);
         let ends = ["END\r\n", "STORED\r\n", "DELETED\r\n", "NOT_FOUND\r\n", "EN\r\n", "OK\r\n"];
@@ -94,7 +116,7 @@ impl History {
                 let write = &mut self.writes.get_mut(key).expect("it was written")[*number];
                 (write.ended, write.done) = (now, now);
             }
-            return Ok(Heard::Miss);
+            return Ok(Heard::Done);
         }
         let value = match heard.lines().collect::<Vec<_>>()[..] {
             [value, line, ..] if value.starts_with("VALUE ") || value.starts_with("VA ") => line,

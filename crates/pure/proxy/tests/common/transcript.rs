@@ -1,14 +1,11 @@
 //! What clients and upstreams say, and what a proxy says to them.
 
-use std::time::Duration;
-
 use mbal_model::Instant;
-use mbal_proxy::{
-    Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, RingServer, Settings,
-};
+use mbal_proxy::{Action, ClientId, ConnId, Event, KernelChange, KeyHash, Proxy, Settings};
 use mbal_random::Random;
 
-pub const MS: u64 = 1_000_000;
+use super::{MS, actions, to_upstream};
+
 pub const TIMEOUT: u64 = 100 * MS;
 
 /// A proxy with upstreams whose connections are up; the tests speak for all others.
@@ -24,30 +21,11 @@ pub struct World {
     pub hung_up: Vec<ConnId>,
     pub closed: Vec<ClientId>,
     pub paused: Vec<ClientId>,
+    pub changes: Vec<KernelChange>,
+    /// In a row: changes of the kernel, and what clients and upstreams were told.
+    pub order: Vec<&'static str>,
     /// Clients take some of what is said to them, by chance; all of it at once, if there is none.
     pub takes: Option<Random>,
-}
-
-pub fn settings(upstreams: usize) -> Settings {
-    let server =
-        |at: usize| RingServer { host: format!("s{at}"), port: 11211, weight: 1, name: None };
-    Settings {
-        servers: (0..upstreams).map(server).collect(),
-        distribution: Distribution::Modula(KeyHash::Fnv1a64),
-        conns_per_server: 1,
-        timeout: Duration::from_nanos(TIMEOUT),
-        eject: false,
-        failures_max: 1,
-        retry: Duration::from_nanos(1000 * MS),
-        limits: Limits::default(),
-        replication: None,
-        peers: None,
-        doubt: Duration::ZERO,
-        pid: 1,
-        started_at: 0,
-        version: "1".into(),
-        seed: 7,
-    }
 }
 
 impl World {
@@ -57,17 +35,22 @@ impl World {
 
     /// All upstreams say this when they are asked for their cluster.
     pub fn of(settings: Settings, cluster: &str) -> World {
-        let conns = 2 * settings.servers.len() * settings.conns_per_server;
+        World::with(Proxy::new(settings), cluster)
+    }
+
+    pub fn with(proxy: Proxy, cluster: &str) -> World {
         let mut world = World {
-            proxy: Proxy::new(settings),
+            proxy,
             now: 1,
-            asked: vec![String::new(); conns],
+            asked: vec![String::new(); 16],
             told: Vec::new(),
             cluster: cluster.into(),
             dialing: Vec::new(),
             hung_up: Vec::new(),
             closed: Vec::new(),
             paused: Vec::new(),
+            changes: Vec::new(),
+            order: Vec::new(),
             takes: None,
         };
         world.proxy.start(Instant::from_nanos(1));
@@ -88,18 +71,16 @@ impl World {
     }
 
     pub fn carry_out(&mut self) {
-        let mut actions = Vec::new();
         loop {
-            self.proxy.take_actions(&mut actions);
-            if actions.is_empty() {
-                return;
-            }
-            for action in &actions {
-                match *action {
+            let changes = self.proxy.take_kernel_changes();
+            self.order.extend(changes.iter().map(|_| "kernel"));
+            self.changes.extend(changes);
+            let Some(actions) = actions(&mut self.proxy) else { return };
+            for action in actions {
+                match action {
                     Action::ToClient(client) => self.take(client),
                     Action::ToUpstream(conn) => {
-                        let out = self.proxy.conn_output(conn).to_vec();
-                        self.proxy.conn_took(conn, out.len());
+                        let out = to_upstream(&mut self.proxy, conn);
                         let out = String::from_utf8_lossy(&out);
                         // The first question over a new connection.
                         let rest = out.strip_prefix("config get mbal\r\n");
@@ -111,6 +92,7 @@ impl World {
                                 Event::Replied { conn, bytes: &bytes },
                             );
                         }
+                        self.order.push("upstream");
                     }
                     Action::Dial { conn, .. } => self.dialing.push(conn),
                     Action::HangUp(conn) | Action::Abandon(conn) => {
@@ -127,6 +109,7 @@ impl World {
     }
 
     fn take(&mut self, client: ClientId) {
+        self.order.push("client");
         let mut out = self.proxy.client_output(client).to_vec();
         if let Some(random) = &mut self.takes {
             out.truncate(random.below(out.len() as u64 + 1) as usize);
@@ -145,6 +128,10 @@ impl World {
 
     pub fn client(&mut self) -> ClientId {
         let client = self.proxy.open();
+        self.listens(client)
+    }
+
+    pub fn listens(&mut self, client: ClientId) -> ClientId {
         self.told.resize(self.told.len().max(client.0 as usize + 1), String::new());
         client
     }

@@ -99,23 +99,23 @@ impl Client {
 
 impl World {
     pub fn asks(&mut self) {
-        let at = self.random.below(self.clients.len() as u64) as usize;
-        let key = self.random.below(self.truth.len() as u64) as usize;
+        let at = self.sim.random.below(self.clients.len() as u64) as usize;
+        let key = self.sim.random.below(self.truth.len() as u64) as usize;
         // One connection each for smart clients' requests; an ordinary client waits for its reply.
         let limit = if self.clients[at].is_smart { 3 } else { 1 };
         if self.clients[at].pending.len() >= limit {
             return;
         }
         let seen = self.clients[at].seen[key];
-        match self.random.below(100) {
+        match self.sim.random.below(100) {
             0..6 => {
-                let count = 1 + self.random.below(4) as usize;
+                let count = 1 + self.sim.random.below(4) as usize;
                 self.heats(key, count);
             }
             6 | 7 => self.cools(key),
             _ => {}
         }
-        let op = match self.random.below(100) {
+        let op = match self.sim.random.below(100) {
             n if n >= self.profile.writes => Op::Get,
             n if n % 8 < 4 => Op::Set(self.ttl()),
             n if n % 8 < 5 => Op::Delete,
@@ -126,19 +126,19 @@ impl World {
     }
 
     fn ttl(&mut self) -> Option<u32> {
-        let dies = self.profile.ttl_max > 0 && self.random.below(4) > 0;
-        dies.then(|| 1 + self.random.below(self.profile.ttl_max) as u32)
+        let dies = self.profile.ttl_max > 0 && self.sim.random.below(4) > 0;
+        dies.then(|| 1 + self.sim.random.below(self.profile.ttl_max) as u32)
     }
 
     pub fn asks_for(&mut self, at: usize, key: usize, op: Op) {
         self.numbers += 1;
         let number = self.numbers;
-        let asked = self.clients[at].clock.local(self.now);
-        let random = self.random.word() as u32;
+        let asked = self.clients[at].clock.local(self.sim.now);
+        let random = self.sim.random.word() as u32;
         let mut to = self.clients[at].server;
         let mut by_lease = None;
         if self.clients[at].is_smart {
-            to = if self.random.below(12) == 0 { self.host() } else { self.map.owners[key] };
+            to = if self.sim.random.below(12) == 0 { self.host() } else { self.map.owners[key] };
             let client = &mut self.clients[at];
             let choice = match op {
                 Op::Get => client.leases.route(hash(key), asked, random),
@@ -165,19 +165,19 @@ impl World {
             hops: 0,
         };
         let client = &mut self.clients[at];
-        let pending = Pending { ask, sent: self.now, floor: client.seen[key] };
+        let pending = Pending { ask, sent: self.sim.now, floor: client.seen[key] };
         client.pending.push(pending);
         self.tell(key, || {
             format!("client {at} asks server {to}: {op:?}, marked {by_lease:?} #{number}")
         });
         let patience = self.profile.patience;
-        self.after(patience, Event::GivesUp { client: at, number });
+        self.sim.after(patience, Event::GivesUp { client: at, number });
         if self.loses() {
-            self.met.count("request lost");
+            self.sim.met.count("request lost");
             return;
         }
         let delay = self.delay();
-        self.after(delay, Event::Letter { to, letter: Letter::Ask(ask) });
+        self.sim.after(delay, Event::Letter { to, letter: Letter::Ask(ask) });
     }
 
     pub fn gives_up(&mut self, at: usize, number: u64) {
@@ -186,7 +186,7 @@ impl World {
             return;
         };
         client.pending.remove(place);
-        self.met.count("a client gave up");
+        self.sim.met.count("a client gave up");
         // Its connection is closed, and it opens another one.
         self.changes_server(at);
     }
@@ -195,7 +195,7 @@ impl World {
         if self.clients[at].is_smart {
             return;
         }
-        self.met.count("a client changed its server");
+        self.sim.met.count("a client changed its server");
         let before = self.clients[at].server;
         self.clients[at].pending.clear();
         self.hosts[before].sessions[at] = None;
@@ -214,7 +214,7 @@ impl World {
         self.tell(key, || format!("client {at} is told {reply:?} #{number}"));
         let client = &mut self.clients[at];
         if client.is_smart {
-            let now = client.clock.local(self.now);
+            let now = client.clock.local(self.sim.now);
             match (reply.token.as_deref(), reply.from_copy) {
                 (Some(text), _) => {
                     let told = Announcement::parse(text.as_bytes()).expect("a token");
@@ -224,7 +224,7 @@ impl World {
                     }
                     client.leases.told(hash(key), ask.asked, &told, now);
                     if ask.by_lease.is_some() {
-                        self.met.count("passed on, and told of copies");
+                        self.sim.met.count("passed on, and told of copies");
                     }
                 }
                 (None, Some(replica_version)) => client.leases.saw(hash(key), replica_version, now),
@@ -245,7 +245,7 @@ impl World {
         match reply.outcome {
             Outcome::Value(_) => self.looks_at_read(key, place, sent, number),
             // As a cache is filled.
-            Outcome::Nothing(_) if self.random.below(2) == 0 && self.is_trouble() => {
+            Outcome::Nothing(_) if self.sim.random.below(2) == 0 && self.is_trouble() => {
                 let ttl = self.ttl();
                 self.asks_for(at, key, Op::Set(ttl));
             }

@@ -69,10 +69,10 @@ impl World {
             (What::Item, ..) => unreachable!("what is not there is not told"),
         };
         let to = host_of(say.to);
-        if self.is_silent(at, to) && self.random.below(2) == 0 {
+        if self.is_silent(at, to) && self.sim.random.below(2) == 0 {
             let here = self.hosts[at].keys.get_mut(&key).expect("it has said something");
             here.home.as_mut().expect("it has said something").failed(now, say.to);
-            self.met.count("hold failed");
+            self.sim.met.count("hold failed");
             return;
         }
         let (grant, version, stamp) = (say.grant, say.version, say.stamp);
@@ -86,10 +86,10 @@ impl World {
         self.tell(key, || format!("home {at} says to {to}: {:?} {version:?} {stamp:?}", say.what));
         let process = self.hosts[at].process;
         let wait = self.profile.link_timeout;
-        self.after(wait, Event::Late { home: at, process, key, grant, to, ticket });
+        self.sim.after(wait, Event::Late { home: at, process, key, grant, to, ticket });
         for delay in self.sent(at, to, ["hold lost", "hold late", "hold doubled"]) {
             let letter = Letter::Hold { from: at, ticket, bytes: bytes.clone() };
-            self.after(delay, Event::Letter { to, letter });
+            self.sim.after(delay, Event::Letter { to, letter });
         }
     }
 
@@ -102,7 +102,7 @@ impl World {
         let home = self.hosts[at].keys.get_mut(&key).and_then(|here| here.home.as_mut());
         let Some(home) = home.filter(|home| home.grant() == grant) else { return };
         home.failed(now, id_of(to));
-        self.met.count("hold failed");
+        self.sim.met.count("hold failed");
         self.says(at, key);
         self.retries(at);
     }
@@ -121,7 +121,7 @@ impl World {
             lease_end: Instant::ZERO,
         });
         if hold.grant < copy.shadow.grant() {
-            self.met.count("grant over at a shadow");
+            self.sim.met.count("grant over at a shadow");
         }
         let kept = copy.shadow.take(now, process, &hold, fits);
         match (kept, hold.what) {
@@ -144,7 +144,7 @@ impl World {
         }
         let refused = !fits && matches!(hold.what, HoldWhat::Item(_));
         if refused && copy.item.is_none() {
-            self.met.count("refused for want of room");
+            self.sim.met.count("refused for want of room");
         }
         let held: Held = copy.shadow.held(now, process, std::mem::take(&mut copy.reads), refused);
         let mut bytes = Vec::new();
@@ -153,7 +153,7 @@ impl World {
         self.tell(key, || format!("shadow {at} takes it: {kept:?}, has {held:?}"));
         for delay in self.sent(at, from, ["held lost", "held late", "held doubled"]) {
             let letter = Letter::Held { from: at, key, grant, ticket, bytes: bytes.clone() };
-            self.after(delay, Event::Letter { to: from, letter });
+            self.sim.after(delay, Event::Letter { to: from, letter });
         }
     }
 
@@ -170,9 +170,9 @@ impl World {
         let copy = host.copies[key].as_mut()?;
         if !copy.shadow.may_answer(now, seen) {
             if copy.shadow.may_answer(now, ReplicaVersion::default()) {
-                self.met.count("a copy was older than what was seen");
+                self.sim.met.count("a copy was older than what was seen");
             } else if copy.item.is_some() {
-                self.met.count("lease over at a shadow");
+                self.sim.met.count("lease over at a shadow");
             }
             return None;
         }
@@ -182,7 +182,7 @@ impl World {
         if !is_alive {
             copy.item = None;
             copy.shadow.loses_value();
-            self.met.count("died at a shadow");
+            self.sim.met.count("died at a shadow");
             return None;
         }
         copy.reads += 1;
@@ -200,16 +200,16 @@ impl World {
         }
         let state = self.truth[key].at(place);
         if state.to.is_some() {
-            self.met.count("read from a copy that was overwritten");
+            self.sim.met.count("read from a copy that was overwritten");
         }
         let lease = over_after(self.profile.terms.lease).as_micros() as u64;
-        if state.to.is_some_and(|to| to + lease < self.now) {
+        if state.to.is_some_and(|to| to + lease < self.sim.now) {
             self.fails(4, key, format!("shadow {at} answers {place}, older than a lease"));
         }
-        if state.flushed.is_some_and(|flushed| flushed < self.now) {
+        if state.flushed.is_some_and(|flushed| flushed < self.sim.now) {
             self.fails(3, key, format!("shadow {at} answers {place}, which was flushed"));
         }
-        if state.to.is_none() && state.dies.is_some_and(|dies| dies <= self.now) {
+        if state.to.is_none() && state.dies.is_some_and(|dies| dies <= self.sim.now) {
             self.fails(3, key, format!("shadow {at} answers {place}, which has died"));
         }
     }
@@ -233,7 +233,7 @@ impl World {
     pub fn looks_at_shadows(&mut self, key: usize) {
         let answers = |(at, host): (usize, &Host)| {
             let copy = host.copies[key].as_ref()?;
-            let now = host.clock.local(self.now);
+            let now = host.clock.local(self.sim.now);
             let can = host.lives && copy.item.is_some() && now < copy.lease_end;
             (can && copy.shadow.may_answer(now, ReplicaVersion::default())).then_some(at)
         };
@@ -244,17 +244,17 @@ impl World {
     /// Delays with which a message comes, once for each time. `names`: lost, late, doubled.
     fn sent(&mut self, from: usize, to: usize, names: [&'static str; 3]) -> Vec<u64> {
         if self.is_silent(from, to) || self.loses() {
-            self.met.count(names[0]);
+            self.sim.met.count(names[0]);
             return Vec::new();
         }
         let mut delays = vec![self.delay()];
-        if self.is_trouble() && self.random.below(1_000) < self.profile.late {
-            self.met.count(names[1]);
-            delays[0] += self.random.below(self.profile.late_max);
+        if self.is_trouble() && self.sim.random.below(1_000) < self.profile.late {
+            self.sim.met.count(names[1]);
+            delays[0] += self.sim.random.below(self.profile.late_max);
         }
-        if self.is_trouble() && self.random.below(1_000) < self.profile.doubled {
-            self.met.count(names[2]);
-            let delay = self.delay() + self.random.below(self.profile.late_max);
+        if self.is_trouble() && self.sim.random.below(1_000) < self.profile.doubled {
+            self.sim.met.count(names[2]);
+            let delay = self.delay() + self.sim.random.below(self.profile.late_max);
             delays.push(delay);
         }
         delays
@@ -269,7 +269,7 @@ impl World {
             let here = self.hosts[at].keys.get_mut(&key).expect("it is here");
             if here.home.as_ref().is_some_and(|home| home.is_over(now)) {
                 here.home = None;
-                self.met.count("cold again");
+                self.sim.met.count("cold again");
                 self.tell(key, || format!("home {at}: it is cold"));
             }
             self.leaves(at, key);

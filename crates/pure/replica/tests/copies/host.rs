@@ -159,13 +159,13 @@ pub fn state_name(state: Option<HomeState>) -> &'static str {
 
 impl World {
     pub fn local(&self, host: usize) -> Instant {
-        self.hosts[host].clock.local(self.now)
+        self.hosts[host].clock.local(self.sim.now)
     }
 
     pub fn arrives(&mut self, to: usize, letter: Letter) {
         if !self.hosts[to].lives {
             if let Letter::Moved { key, map, .. } = letter {
-                self.met.count("a move found its destination dead");
+                self.sim.met.count("a move found its destination dead");
                 self.truth[key].is_lost = true;
                 self.moving[key] = None;
                 self.follows(to, map);
@@ -231,8 +231,8 @@ impl World {
         };
         self.hosts[at].keys.insert(key, here);
         if self.hosts[at].copies[key].is_some() {
-            self.met.count("a shadow becomes home");
-            if self.is_trouble() && self.random.below(3) == 0 {
+            self.sim.met.count("a shadow becomes home");
+            if self.is_trouble() && self.sim.random.below(3) == 0 {
                 let to = self.host();
                 let here = self.hosts[at].keys.get_mut(&key).expect("it is here");
                 here.leaves_to = Some(to).filter(|to| *to != at);
@@ -277,7 +277,7 @@ impl World {
             let before = home.shadows().count();
             places.iter().for_each(|(suffix, server)| home.widen(*suffix, *server));
             if home.shadows().count() > before {
-                self.met.count("widened");
+                self.sim.met.count("widened");
             }
         } else {
             // What is not there gets no copies.

@@ -10,129 +10,122 @@
 mod client;
 mod copies;
 mod host;
-mod met;
 mod profile;
 mod requests;
 mod trouble;
 mod truth;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use met::{Failed, Met};
+use mbal_testkit::{Seeds, planted};
 use world::World;
 
-/// Of the short run: some seconds.
-const SEEDS: u64 = 300;
-/// So many meet all that a run can meet.
-const SEEDS_MEET_ALL: u64 = 10_000;
-/// Of a key's history, before it failed.
-const LINES_MAX: usize = 150;
-
-fn run(seed: u64) -> Result<Met, Failed> {
-    let mut world = World::new(seed);
-    world.run()?;
-    Ok(world.met)
-}
-
-/// What happens in a run: to the key by which it fails, or to all.
-fn story(seed: u64) -> String {
-    let mut world = World::new(seed);
-    world.log = Some(Vec::new());
-    let ran = catch_unwind(AssertUnwindSafe(|| world.run()));
-    let key = match &ran {
-        Ok(Err(failed)) => Some(failed.key),
-        _ => None,
-    };
-    let lines = world.log.unwrap_or_default();
-    let is_told = |of: &Option<usize>| key.is_none() || of.is_none() || *of == key;
-    let lines: Vec<String> =
-        lines.into_iter().filter(|(of, _)| is_told(of)).map(|(_, line)| line).collect();
-    let first = if key.is_some() { lines.len().saturating_sub(LINES_MAX) } else { 0 };
-    format!("{}\n{ran:?}", lines[first..].join("\n"))
-}
-
-fn from_environment(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
+/// Trouble is counted by the state of a key that it meets.
+static COPIES: Seeds = Seeds {
+    name: "COPIES",
+    test: "cargo test -p mbal-replica --test copies",
+    usual: 300,
+    complete: 10_000,
+    to_meet: &[
+        "hot",
+        "cold again",
+        "widened",
+        "read at home",
+        "read from a copy by a smart client",
+        "read from a copy by a lease of a server",
+        "read from a copy at a client's own server",
+        "a copy was older than what was seen",
+        "read from a copy that was overwritten",
+        "marked read passed on",
+        "passed on, and told of copies",
+        "missed",
+        "a miss waited",
+        "executed",
+        "conflict",
+        "a write waited",
+        "a write waited for a lease to end",
+        "a waiting write was given up",
+        "a waiting write goes on elsewhere",
+        "no route",
+        "newborn",
+        "refused for want of room",
+        "died at a shadow",
+        "died at home",
+        "evicted at home",
+        "lease over at a shadow",
+        "flushed",
+        "flush in the middle of copies",
+        "grant over at a shadow",
+        "hold lost",
+        "hold late",
+        "hold doubled",
+        "held lost",
+        "held late",
+        "held doubled",
+        "hold failed",
+        "request lost",
+        "reply lost",
+        "a client gave up",
+        "a client changed its server",
+        "silence between servers",
+        "restarted",
+        "a stopped owner lost its keys",
+        "moved",
+        "moved to a shadow",
+        "a shadow becomes home",
+        "a newborn waits to leave",
+        "a move found its destination dead",
+        "home died in HotPending",
+        "home died in Hot",
+        "home died in ColdPending",
+        "home died in Cold",
+        "home stopped in HotPending",
+        "home stopped in Hot",
+        "home stopped in ColdPending",
+        "home stopped in Cold",
+        "shadow died in HotPending",
+        "shadow died in Hot",
+        "shadow died in ColdPending",
+        "shadow stopped in HotPending",
+        "shadow stopped in Hot",
+        "shadow stopped in ColdPending",
+        "leaves in HotPending",
+        "leaves in Hot",
+        "leaves in ColdPending",
+        "leaves in Cold",
+        "flushed in HotPending",
+        "flushed in Hot",
+        "flushed in ColdPending",
+        "evicted in HotPending",
+        "evicted in Hot",
+        "evicted in ColdPending",
+    ],
+    run: |seed, tells| World::new(seed, tells).run(),
+};
 
 #[test]
 fn nobody_reads_what_is_over_whatever_happens_to_copies() {
-    if let Some(seed) = from_environment("MBAL_COPIES_SEED") {
-        println!("{}", story(seed));
-        run(seed).unwrap_or_else(|failed| panic!("seed {seed}: {failed}"));
-        return;
-    }
-    let seeds = from_environment("MBAL_COPIES_SEEDS").unwrap_or(SEEDS);
-    let mut met = Met::default();
-    for seed in 1..=seeds {
-        let replay = format!("MBAL_COPIES_SEED={seed} cargo test -p mbal-replica --test copies");
-        match catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            Ok(Ok(one)) => met.add(&one),
-            Ok(Err(failed)) => panic!("{}\n{failed}; again: {replay}", story(seed)),
-            Err(_) => panic!("a panic; again: {replay}"),
-        }
-    }
-    println!("{seeds} seeds, {met:#?}");
-    if seeds >= SEEDS_MEET_ALL {
-        assert_eq!(met.never(), [""; 0], "a run of {seeds} seeds meets all");
-    }
+    COPIES.hold();
 }
 
-/// A checker is trusted only after it caught a fault.
-#[cfg(feature = "planted")]
-mod planted {
-    use mbal_model::planted::{Fault, plant};
-
-    use super::*;
-
-    /// No fault needs more.
-    const SEEDS: u64 = 20_000;
-
-    fn is_found(fault: Fault, invariant: u8) {
-        plant(Some(fault));
-        let broken = |seed| match catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            Ok(ran) => ran.err().map(|failed| (failed.invariant, failed.text)),
-            Err(_) => Some((6, "a panic".to_owned())),
-        };
-        let found = (1..=SEEDS).find_map(|seed| {
-            let (of, text) = broken(seed)?;
-            (of == invariant).then(|| format!("seed {seed}: {text}"))
-        });
-        plant(None);
-        println!("{fault:?}: {found:?}");
-        assert!(found.is_some(), "{fault:?} is found by no seed up to {SEEDS}");
-    }
-
-    macro_rules! is_found {
-        ($($name:ident: $fault:ident breaks $invariant:literal,)*) => {
-            $(#[test]
-            fn $name() {
-                is_found(Fault::$fault, $invariant);
-            })*
-        };
-    }
-
-    is_found! {
-        planted_older_copy_taken: OlderCopyTaken breaks 3,
-        planted_older_copy_answers: OlderCopyAnswers breaks 3,
-        planted_hot_before_all_have: HotBeforeAllHave breaks 3,
-        planted_lease_not_taken: LeaseNotTaken breaks 3,
-        planted_old_lease_taken: OldLeaseTaken breaks 3,
-        planted_writes_do_not_wait: WritesDoNotWait breaks 3,
-        planted_miss_does_not_wait: MissDoesNotWait breaks 3,
-        planted_newborn_serves: NewbornServes breaks 3,
-        planted_newborn_leaves: NewbornLeaves breaks 3,
-        planted_leases_outlive_map: LeasesOutliveMap breaks 3,
-        planted_ttl_from_arrival: TtlFromArrival breaks 3,
-        planted_ttl_forgets_drift: TtlForgetsDrift breaks 3,
-        planted_read_after_lease: ReadAfterLease breaks 4,
-        planted_shadow_lease_from_now: ShadowLeaseFromNow breaks 4,
-        planted_home_forgets_drift: HomeForgetsDrift breaks 4,
-        planted_client_keeps_lease: ClientKeepsLease breaks 4,
-        planted_silent_is_given_more: SilentIsGivenMore breaks 5,
-        planted_restarted_is_kept: RestartedIsKept breaks 5,
-        planted_given_up_stays_let_go: GivenUpStaysLetGo breaks 5,
-    }
+planted! {
+    COPIES up to 20_000:
+    older_copy_taken: OlderCopyTaken breaks 3,
+    older_copy_answers: OlderCopyAnswers breaks 3,
+    hot_before_all_have: HotBeforeAllHave breaks 3,
+    lease_not_taken: LeaseNotTaken breaks 3,
+    old_lease_taken: OldLeaseTaken breaks 3,
+    writes_do_not_wait: WritesDoNotWait breaks 3,
+    miss_does_not_wait: MissDoesNotWait breaks 3,
+    newborn_serves: NewbornServes breaks 3,
+    newborn_leaves: NewbornLeaves breaks 3,
+    leases_outlive_map: LeasesOutliveMap breaks 3,
+    ttl_from_arrival: TtlFromArrival breaks 3,
+    ttl_forgets_drift: TtlForgetsDrift breaks 3,
+    read_after_lease: ReadAfterLease breaks 4,
+    shadow_lease_from_now: ShadowLeaseFromNow breaks 4,
+    home_forgets_drift: HomeForgetsDrift breaks 4,
+    client_keeps_lease: ClientKeepsLease breaks 4,
+    silent_is_given_more: SilentIsGivenMore breaks 5,
+    restarted_is_kept: RestartedIsKept breaks 5,
+    given_up_stays_let_go: GivenUpStaysLetGo breaks 5,
 }

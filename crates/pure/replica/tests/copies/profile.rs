@@ -5,8 +5,9 @@ use std::time::Duration;
 use mbal_model::Instant;
 use mbal_random::Random;
 use mbal_replica::Terms;
+use mbal_testkit::Sim;
 
-use crate::world::{MILLISECOND, SECOND};
+use crate::world::{Event, MILLISECOND, SECOND};
 
 /// A clock that runs by its own rate.
 #[derive(Clone, Copy, Debug)]
@@ -81,8 +82,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    pub fn new(random: &mut Random) -> Profile {
-        let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
+    pub fn new(sim: &mut Sim<Event>) -> Profile {
+        let mut one_of = |choices: &[u64]| sim.one_of(choices);
         let lease = Duration::from_millis(one_of(&[200, 1_000, 1_000]));
         let ttl_max = one_of(&[0, 0, 4, 30]);
         // Clocks have run apart by more than a second when what lives long dies.

@@ -16,7 +16,7 @@ impl World {
         let now = self.local(at);
         let here = self.hosts[at].keys.get(&ask.key);
         if here.is_some_and(|here| now < here.newborn_until) {
-            self.met.count("newborn");
+            self.sim.met.count("newborn");
             return self.answers(at, ask, Outcome::NoRoute, None, None);
         }
         if here.is_some() {
@@ -38,11 +38,11 @@ impl World {
 
     fn forwards(&mut self, to: usize, ask: Ask) {
         if self.loses() {
-            self.met.count("request lost");
+            self.sim.met.count("request lost");
             return;
         }
         let delay = self.delay();
-        self.after(delay, Event::Letter { to, letter: Letter::Ask(ask) });
+        self.sim.after(delay, Event::Letter { to, letter: Letter::Ask(ask) });
     }
 
     /// True if a copy is asked, or has answered.
@@ -50,11 +50,11 @@ impl World {
         let key = ask.key;
         if let Some(seen) = ask.by_lease {
             let Some((place, replica_version)) = self.copy_of(at, key, seen) else {
-                self.met.count("marked read passed on");
+                self.sim.met.count("marked read passed on");
                 return false;
             };
             let is_smart = self.clients[ask.client].is_smart;
-            self.met.count(match is_smart {
+            self.sim.met.count(match is_smart {
                 true => "read from a copy by a smart client",
                 false => "read from a copy by a lease of a server",
             });
@@ -69,12 +69,12 @@ impl World {
         if atomic {
             if let Some((place, replica_version)) = self.copy_of(at, key, ReplicaVersion::default())
             {
-                self.met.count("read from a copy at a client's own server");
+                self.sim.met.count("read from a copy at a client's own server");
                 self.answers(at, ask, Outcome::Value(place), Some(replica_version), None);
                 return true;
             }
         }
-        let (now, random) = (self.local(at), self.random.word() as u32);
+        let (now, random) = (self.local(at), self.sim.random.word() as u32);
         let host = &mut self.hosts[at];
         let leases = if atomic { &mut host.leases } else { &mut host.sessions[ask.client] };
         let Some(leases) = leases.as_mut().filter(|leases| !leases.is_empty()) else {
@@ -90,7 +90,7 @@ impl World {
             if let Some(leases) = &mut self.hosts[at].sessions[ask.client] {
                 leases.saw(hash(key), replica_version, now);
             }
-            self.met.count("read from a copy at a client's own server");
+            self.sim.met.count("read from a copy at a client's own server");
             self.answers(at, ask, Outcome::Value(place), Some(replica_version), None);
             return true;
         }
@@ -112,23 +112,26 @@ impl World {
         told: Option<Announcement>,
     ) {
         if matches!(outcome, Outcome::NoRoute) {
-            self.met.count("no route");
+            self.sim.met.count("no route");
         }
         let token = told.map(|told| told.to_string());
         let reply = Reply { outcome, from_copy, token };
         if self.loses() {
-            self.met.count("reply lost");
+            self.sim.met.count("reply lost");
             return;
         }
         let mut delay = self.delay();
-        if self.is_trouble() && self.random.below(1_000) < self.profile.late {
-            delay += self.random.below(self.profile.late_max);
+        if self.is_trouble() && self.sim.random.below(1_000) < self.profile.late {
+            delay += self.sim.random.below(self.profile.late_max);
         }
         match ask.by {
             Some((by, _)) if by != at => {
-                self.after(delay, Event::Letter { to: by, letter: Letter::Answer { ask, reply } });
+                self.sim
+                    .after(delay, Event::Letter { to: by, letter: Letter::Answer { ask, reply } });
             }
-            _ => self.after(delay, Event::Reply { client: ask.client, number: ask.number, reply }),
+            _ => self
+                .sim
+                .after(delay, Event::Reply { client: ask.client, number: ask.number, reply }),
         }
     }
 
@@ -170,7 +173,7 @@ impl World {
             }
         }
         let delay = self.delay();
-        self.after(delay, Event::Reply { client: ask.client, number: ask.number, reply });
+        self.sim.after(delay, Event::Reply { client: ask.client, number: ask.number, reply });
     }
 
     fn executes(&mut self, at: usize, ask: Ask) {
@@ -180,7 +183,7 @@ impl World {
             return;
         }
         let since = self.local(at);
-        self.met.count(if ask.op == Op::Get { "a miss waited" } else { "a write waited" });
+        self.sim.met.count(if ask.op == Op::Get { "a miss waited" } else { "a write waited" });
         self.hosts[at].waiting.push(Waiting { ask, since });
         self.says(at, ask.key);
     }
@@ -193,11 +196,11 @@ impl World {
         for one in waiting {
             let client = &self.clients[one.ask.client];
             if self.profile.drops_waiting && !client.waits_for(one.ask.number) {
-                self.met.count("a waiting write was given up");
+                self.sim.met.count("a waiting write was given up");
                 continue;
             }
             if !self.hosts[at].keys.contains_key(&one.ask.key) {
-                self.met.count("a waiting write goes on elsewhere");
+                self.sim.met.count("a waiting write goes on elsewhere");
                 self.is_asked(at, one.ask);
                 continue;
             }
@@ -228,7 +231,7 @@ impl World {
         let stored = host.keys[&key].stored;
         let alive = stored.filter(|stored| host.is_alive(stored, now));
         if stored.is_some() && alive.is_none() {
-            self.met.count("died at home");
+            self.sim.met.count("died at home");
         }
         let here = host.keys.get_mut(&key).expect("it is here");
         if ask.op == Op::Get {
@@ -236,18 +239,18 @@ impl World {
                 if here.home.as_mut().is_some_and(|home| !home.missed(now)) {
                     return false;
                 }
-                self.met.count("missed");
+                self.sim.met.count("missed");
                 here.stored = None;
-                let place = self.truth[key].is_missed(self.now);
+                let place = self.truth[key].is_missed(self.sim.now);
                 self.says(at, key);
                 self.tell(key, || format!("home {at} misses, {place}, #{}", ask.number));
                 self.answers(at, ask, Outcome::Nothing(place), None, None);
                 return true;
             };
-            self.met.count("read at home");
+            self.sim.met.count("read at home");
             let told = here.home.as_ref().and_then(|home| home.told(now));
             if told.is_some() {
-                self.met.count("hot");
+                self.sim.met.count("hot");
             }
             let told = told.map(|told| Announcement { lease: self.profile.lease, ..told });
             self.answers(at, ask, Outcome::Value(stored.place), None, told);
@@ -260,7 +263,7 @@ impl World {
             self.looks_at_shadows(key);
         }
         if since.is_some_and(|since| since + self.profile.terms.lease / 2 < now) {
-            self.met.count("a write waited for a lease to end");
+            self.sim.met.count("a write waited for a lease to end");
         }
         let newest = self.truth[key].last();
         let ttl = match ask.op {
@@ -275,18 +278,18 @@ impl World {
                 let deadline = ttl.map(|ttl| now.as_secs() + u64::from(ttl));
                 let clock = self.hosts[at].clock;
                 let dies = deadline.map(|deadline| clock.when(deadline * 1_000_000));
-                let place = self.truth[key].is_written(self.now, true, dies, number);
+                let place = self.truth[key].is_written(self.sim.now, true, dies, number);
                 let stored = Stored { place, deadline, flush_number: number };
                 self.hosts[at].keys.get_mut(&key).expect("it is here").stored = Some(stored);
                 Some(place)
             }
             (None, Op::Delete) => {
                 self.hosts[at].keys.get_mut(&key).expect("it is here").stored = None;
-                Some(self.truth[key].is_written(self.now, false, None, u32::MAX))
+                Some(self.truth[key].is_written(self.sim.now, false, None, u32::MAX))
             }
             (None, _) => None,
         };
-        self.met.count(if place.is_some() { "executed" } else { "conflict" });
+        self.sim.met.count(if place.is_some() { "executed" } else { "conflict" });
         let host = &mut self.hosts[at];
         let stored = host.keys[&key].stored.filter(|stored| host.is_alive(stored, now));
         let here = host.keys.get_mut(&key).expect("it is here");

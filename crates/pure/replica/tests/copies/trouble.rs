@@ -19,21 +19,21 @@ impl World {
         if !self.is_trouble() {
             return;
         }
-        let gap = self.about(self.profile.trouble_gap);
-        self.after(gap, Event::Trouble);
-        let key = self.random.below(self.truth.len() as u64) as usize;
+        let gap = self.sim.about(self.profile.trouble_gap);
+        self.sim.after(gap, Event::Trouble);
+        let key = self.sim.random.below(self.truth.len() as u64) as usize;
         let home = self.map.owners[key];
-        let host = if self.random.below(2) == 0 { home } else { self.host() };
-        match (self.profile.focus, self.random.below(2)) {
+        let host = if self.sim.random.below(2) == 0 { home } else { self.host() };
+        match (self.profile.focus, self.sim.random.below(2)) {
             (Focus::Dying, 0) => return self.copies_what_dies(key),
             (Focus::Owners, 0) => return self.owners_change(key),
             _ => {}
         }
-        let is_long = self.random.below(8) == 0;
-        let span = self.random.below(if is_long { 4 * SECOND } else { 900 * MILLISECOND });
-        match self.random.below(40) {
+        let is_long = self.sim.random.below(8) == 0;
+        let span = self.sim.random.below(if is_long { 4 * SECOND } else { 900 * MILLISECOND });
+        match self.sim.random.below(40) {
             0..4 => {
-                let count = 1 + self.random.below(self.hosts.len() as u64) as usize;
+                let count = 1 + self.sim.random.below(self.hosts.len() as u64) as usize;
                 self.heats(key, count);
             }
             4..6 => self.cools(key),
@@ -41,16 +41,16 @@ impl World {
             13..16 => {
                 self.stops(host, span);
                 // It finds the first word of a copy when it goes on.
-                if self.random.below(3) == 0 {
+                if self.sim.random.below(3) == 0 {
                     self.heats(key, 4);
                 }
             }
             16..20 => {
                 let other = self.host();
-                self.met.count("silence between servers");
-                self.silent_until[host][other] = self.now + span;
-                if self.random.below(2) == 0 {
-                    self.silent_until[other][host] = self.now + span;
+                self.sim.met.count("silence between servers");
+                self.silent_until[host][other] = self.sim.now + span;
+                if self.sim.random.below(2) == 0 {
+                    self.silent_until[other][host] = self.sim.now + span;
                 }
             }
             21 | 30 => self.begins_to_leave(key),
@@ -65,13 +65,13 @@ impl World {
             }
             20 | 23 => self.flushes(),
             22 | 24 => self.evicts(key),
-            25 => self.hosts[host].is_full = self.random.below(2) == 0,
+            25 => self.hosts[host].is_full = self.sim.random.below(2) == 0,
             26 => {
-                let client = self.random.below(self.clients.len() as u64) as usize;
+                let client = self.sim.random.below(self.clients.len() as u64) as usize;
                 self.changes_server(client);
             }
             27..30 => {
-                self.lossy_until = self.now + span;
+                self.lossy_until = self.sim.now + span;
             }
             _ => {}
         }
@@ -84,12 +84,12 @@ impl World {
             return self.cools(key);
         }
         let Some((_, shadow)) = self.places(key, home, 9).last().copied() else { return };
-        let client = self.random.below(self.clients.len() as u64) as usize;
-        let ttl = 3 + self.random.below(2) as u32;
+        let client = self.sim.random.below(self.clients.len() as u64) as usize;
+        let ttl = 3 + self.sim.random.below(2) as u32;
         self.asks_for(client, key, Op::Set(Some(ttl)));
-        let span = SECOND + self.random.below(1_500 * MILLISECOND);
+        let span = SECOND + self.sim.random.below(1_500 * MILLISECOND);
         self.stops(host_of(shadow), span);
-        self.after(50 * MILLISECOND, Event::Heats { key });
+        self.sim.after(50 * MILLISECOND, Event::Heats { key });
     }
 
     fn owners_change(&mut self, key: usize) {
@@ -99,7 +99,7 @@ impl World {
             self.begins_to_leave(key);
         } else if here.is_some_and(|here| here.home.is_some()) {
             self.dies(home, 200 * MILLISECOND);
-            self.after(1, Event::Reassign { host: home });
+            self.sim.after(1, Event::Reassign { host: home });
         }
     }
 
@@ -107,9 +107,9 @@ impl World {
         for key in 0..self.truth.len() {
             let state = self.state_of(key);
             if self.map.owners[key] == host {
-                self.met.count(&format!("home {what} in {state}"));
+                self.sim.met.count(&format!("home {what} in {state}"));
             } else if self.hosts[host].copies[key].is_some() && state != "Cold" {
-                self.met.count(&format!("shadow {what} in {state}"));
+                self.sim.met.count(&format!("shadow {what} in {state}"));
             }
         }
     }
@@ -119,7 +119,7 @@ impl World {
             return;
         }
         self.counts(host, "died");
-        self.tell_all(|| format!("server {host} dies"));
+        self.sim.tell(|| format!("server {host} dies"));
         let here = &mut self.hosts[host];
         (here.lives, here.stopped, here.is_full) = (false, false, false);
         here.keys.clear();
@@ -135,11 +135,11 @@ impl World {
                 self.moving[key] = None;
             }
         }
-        if self.random.below(2) == 0 {
-            let wait = self.random.below(span + 1);
-            self.after(wait, Event::Reassign { host });
+        if self.sim.random.below(2) == 0 {
+            let wait = self.sim.random.below(span + 1);
+            self.sim.after(wait, Event::Reassign { host });
         }
-        self.after(span, Event::Restart { host });
+        self.sim.after(span, Event::Restart { host });
         for client in 0..self.clients.len() {
             if self.clients[client].server == host {
                 self.changes_server(client);
@@ -148,8 +148,8 @@ impl World {
     }
 
     pub fn restarts(&mut self, host: usize) {
-        self.met.count("restarted");
-        self.tell_all(|| format!("server {host} begins again"));
+        self.sim.met.count("restarted");
+        self.sim.tell(|| format!("server {host} begins again"));
         self.lives += 1;
         let here = &mut self.hosts[host];
         (here.lives, here.process) = (true, self.lives);
@@ -159,7 +159,7 @@ impl World {
         self.map.version += 1;
         self.publishes(Some(host));
         let process = self.lives;
-        self.after(1, Event::Tick { host, process });
+        self.sim.after(1, Event::Tick { host, process });
     }
 
     /// Keys of a server that is dead, or whose own lease is over, go to others.
@@ -176,9 +176,9 @@ impl World {
             return;
         }
         for key in owned {
-            let mut to = others[self.random.below(others.len() as u64) as usize];
+            let mut to = others[self.sim.random.below(others.len() as u64) as usize];
             let shadow = others.iter().find(|at| self.hosts[**at].copies[key].is_some());
-            if let (Some(shadow), 0) = (shadow, self.random.below(2)) {
+            if let (Some(shadow), 0) = (shadow, self.sim.random.below(2)) {
                 to = *shadow;
             }
             self.map.owners[key] = to;
@@ -186,7 +186,7 @@ impl World {
             self.moving[key] = None;
             if stopped {
                 self.hosts[host].lost.insert(key);
-                self.met.count("a stopped owner lost its keys");
+                self.sim.met.count("a stopped owner lost its keys");
             }
             self.tell(key, || format!("server {host} owns it no more, {to} does"));
         }
@@ -199,10 +199,10 @@ impl World {
         for host in 0..self.hosts.len() {
             let wait = match at_once == Some(host) {
                 true => 0,
-                false => self.random.below(self.profile.map_delay),
+                false => self.sim.random.below(self.profile.map_delay),
             };
             let letter = Letter::Map(self.map.clone());
-            self.after(wait, Event::Letter { to: host, letter });
+            self.sim.after(wait, Event::Letter { to: host, letter });
         }
     }
 
@@ -211,19 +211,19 @@ impl World {
             return;
         }
         self.counts(host, "stopped");
-        self.tell_all(|| format!("server {host} is stopped"));
+        self.sim.tell(|| format!("server {host} is stopped"));
         self.hosts[host].stopped = true;
         let process = self.hosts[host].process;
         // Its own lease ends in time, and it knows when it goes on.
-        if span > SECOND && self.random.below(2) == 0 {
-            self.after(span - 1, Event::Reassign { host });
+        if span > SECOND && self.sim.random.below(2) == 0 {
+            self.sim.after(span - 1, Event::Reassign { host });
         }
-        self.after(span, Event::GoesOn { host, process });
+        self.sim.after(span, Event::GoesOn { host, process });
     }
 
     pub fn goes_on(&mut self, host: usize) {
         self.hosts[host].stopped = false;
-        self.tell_all(|| format!("server {host} goes on"));
+        self.sim.tell(|| format!("server {host} goes on"));
         for key in std::mem::take(&mut self.hosts[host].lost) {
             self.hosts[host].keys.remove(&key);
         }
@@ -244,7 +244,7 @@ impl World {
         let Some(here) = self.hosts[at].keys.get_mut(&key) else { return };
         if here.leaves_to.is_none() && here.newborn_until <= now {
             here.leaves_to = Some(to);
-            self.met.count(&format!("leaves in {state}"));
+            self.sim.met.count(&format!("leaves in {state}"));
         }
     }
 
@@ -254,7 +254,7 @@ impl World {
         let Some(here) = self.hosts[at].keys.get_mut(&key) else { return };
         let Some(to) = here.leaves_to else { return };
         if now < here.newborn_until && !is_planted(Fault::NewbornLeaves) {
-            return self.met.count("a newborn waits to leave");
+            return self.sim.met.count("a newborn waits to leave");
         }
         if let Some(home) = &mut here.home {
             home.cools();
@@ -262,9 +262,9 @@ impl World {
         }
         let stored = here.stored;
         self.hosts[at].keys.remove(&key);
-        self.met.count("moved");
+        self.sim.met.count("moved");
         if self.hosts[to].copies[key].is_some() {
-            self.met.count("moved to a shadow");
+            self.sim.met.count("moved to a shadow");
         }
         self.tell(key, || format!("it leaves {at} for {to}"));
         self.map.version += 1;
@@ -276,7 +276,7 @@ impl World {
         self.hosts[at].map.owners[key] = to;
         let delay = self.delay();
         let letter = Letter::Moved { key, map, stored, seconds };
-        self.after(delay, Event::Letter { to, letter });
+        self.sim.after(delay, Event::Letter { to, letter });
         self.publishes(None);
     }
 
@@ -288,30 +288,30 @@ impl World {
         self.is_flushing = true;
         self.newest_flush += 1;
         let number = self.newest_flush;
-        self.met.count("flushed");
+        self.sim.met.count("flushed");
         for key in 0..self.truth.len() {
             let state = self.state_of(key);
             if state != "Cold" {
-                self.met.count("flush in the middle of copies");
-                self.met.count(&format!("flushed in {state}"));
+                self.sim.met.count("flush in the middle of copies");
+                self.sim.met.count(&format!("flushed in {state}"));
             }
         }
-        self.tell_all(|| format!("flush {number} begins"));
+        self.sim.tell(|| format!("flush {number} begins"));
         for host in 0..self.hosts.len() {
-            let wait = self.random.below(100 * MILLISECOND);
-            self.after(wait, Event::Letter { to: host, letter: Letter::Flush(number) });
+            let wait = self.sim.random.below(100 * MILLISECOND);
+            self.sim.after(wait, Event::Letter { to: host, letter: Letter::Flush(number) });
         }
-        self.after(100 * MILLISECOND, Event::FlushEnds { number });
+        self.sim.after(100 * MILLISECOND, Event::FlushEnds { number });
     }
 
     pub fn flush_ends(&mut self, number: u32) {
         let is_done = |host: &Host| !host.lives || host.flush_number >= number;
         if !self.hosts.iter().all(is_done) {
-            return self.after(100 * MILLISECOND, Event::FlushEnds { number });
+            return self.sim.after(100 * MILLISECOND, Event::FlushEnds { number });
         }
         self.is_flushing = false;
-        self.tell_all(|| format!("flush {number} is done"));
-        let now = self.now;
+        self.sim.tell(|| format!("flush {number} is done"));
+        let now = self.sim.now;
         self.truth.iter_mut().for_each(|truth| truth.is_flushed(now, number));
     }
 
@@ -321,9 +321,9 @@ impl World {
         let state = self.state_of(key);
         let Some(here) = self.hosts[at].keys.get_mut(&key) else { return };
         if here.stored.take().is_some() {
-            self.met.count("evicted at home");
+            self.sim.met.count("evicted at home");
             if state != "Cold" {
-                self.met.count(&format!("evicted in {state}"));
+                self.sim.met.count(&format!("evicted in {state}"));
             }
             self.truth[key].is_lost = true;
             self.tell(key, || format!("home {at} evicts it"));

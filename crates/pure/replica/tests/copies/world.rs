@@ -1,14 +1,11 @@
 //! The world of one seed: what happens when.
 
-use std::collections::BTreeMap;
-
 use mbal_model::{Instant, ServerId};
-use mbal_random::Random;
 use mbal_replica::Grant;
+use mbal_testkit::{Failed, Met, Sim};
 
 use crate::client::{Client, Reply};
 use crate::host::{Host, Letter, TICK, id_of};
-use crate::met::{Failed, Met};
 use crate::profile::{Clock, Profile};
 use crate::truth::Truth;
 
@@ -75,10 +72,7 @@ pub enum Event {
 }
 
 pub struct World {
-    pub now: u64,
-    events: BTreeMap<(u64, u64), Event>,
-    sequence: u64,
-    pub random: Random,
+    pub sim: Sim<Event>,
     pub profile: Profile,
     pub hosts: Vec<Host>,
     pub clients: Vec<Client>,
@@ -97,40 +91,34 @@ pub struct World {
     pub numbers: u64,
     pub lives: u16,
     ops_left: u64,
-    pub met: Met,
     broken: Option<Failed>,
-    /// What has happened, by key, for who replays a seed.
-    pub log: Option<Vec<(Option<usize>, String)>>,
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
-        let profile = Profile::new(&mut random);
+    pub fn new(seed: u64, tells: bool) -> World {
+        let mut sim = Sim::new(seed, tells);
+        let profile = Profile::new(&mut sim);
         let (hosts, keys) = (profile.hosts as usize, profile.keys as usize);
         let clients = profile.clients as usize;
-        let owners = (0..keys).map(|_| random.below(hosts as u64) as usize).collect();
+        let owners = (0..keys).map(|_| sim.random.below(hosts as u64) as usize).collect();
         let map = Map { version: 1, owners };
         let none = Map { version: 0, owners: vec![0; keys] };
         let all = (0..hosts).map(|at| {
-            Host::new(Clock::new(&mut random), none.clone(), keys, clients, at as u16 + 1)
+            Host::new(Clock::new(&mut sim.random), none.clone(), keys, clients, at as u16 + 1)
         });
         let all: Vec<Host> = all.collect();
         let clients = (0..clients).map(|at| {
-            let server = random.below(hosts as u64) as usize;
-            Client::new(Clock::new(&mut random), at % 2 == 0, server, keys)
+            let server = sim.random.below(hosts as u64) as usize;
+            Client::new(Clock::new(&mut sim.random), at % 2 == 0, server, keys)
         });
         let clients = clients.collect();
-        let suffixes =
-            (0..keys).map(|_| (0..SUFFIXES).map(|_| random.below(hosts as u64) as usize).collect());
+        let suffixes = (0..keys)
+            .map(|_| (0..SUFFIXES).map(|_| sim.random.below(hosts as u64) as usize).collect());
         let suffixes = suffixes.collect();
         World {
-            now: 0,
-            events: BTreeMap::new(),
-            sequence: 0,
+            sim,
             ops_left: profile.ops,
             lives: hosts as u16,
-            random,
             profile,
             hosts: all,
             clients,
@@ -143,45 +131,26 @@ impl World {
             newest_flush: 0,
             is_flushing: false,
             numbers: 0,
-            met: Met::default(),
             broken: None,
-            log: None,
         }
     }
 
-    pub fn after(&mut self, wait: u64, event: Event) {
-        self.sequence += 1;
-        self.events.insert((self.now + wait, self.sequence), event);
-    }
-
-    pub fn tell(&mut self, key: usize, what: impl FnOnce() -> String) {
-        if let Some(log) = &mut self.log {
-            log.push((Some(key), format!("{:>10.3} ms {}", self.now as f64 / 1e3, what())));
-        }
-    }
-
-    pub fn tell_all(&mut self, what: impl FnOnce() -> String) {
-        if let Some(log) = &mut self.log {
-            log.push((None, format!("{:>10.3} ms {}", self.now as f64 / 1e3, what())));
-        }
+    pub fn tell(&self, key: usize, what: impl FnOnce() -> String) {
+        self.sim.tell(|| format!("key {key}: {}", what()));
     }
 
     pub fn fails(&mut self, invariant: u8, key: usize, text: String) {
         self.tell(key, || format!("BROKEN: {text}"));
-        let text = format!("at {} ms: {text}", self.now as f64 / 1e3);
-        self.broken.get_or_insert(Failed { invariant, key, text });
-    }
-
-    pub fn about(&mut self, mean: u64) -> u64 {
-        1 + self.random.below(2 * mean)
+        let text = format!("at {} ms, key {key}: {text}", self.sim.now as f64 / 1e3);
+        self.broken.get_or_insert(Failed { invariant, text });
     }
 
     pub fn delay(&mut self) -> u64 {
-        self.about(self.profile.delay)
+        self.sim.about(self.profile.delay)
     }
 
     pub fn host(&mut self) -> usize {
-        self.random.below(self.profile.hosts) as usize
+        self.sim.random.below(self.profile.hosts) as usize
     }
 
     pub fn is_trouble(&self) -> bool {
@@ -189,12 +158,12 @@ impl World {
     }
 
     pub fn loses(&mut self) -> bool {
-        let lost = if self.now < self.lossy_until { 300 } else { self.profile.lost };
-        self.is_trouble() && self.random.below(1_000) < lost
+        let lost = if self.sim.now < self.lossy_until { 300 } else { self.profile.lost };
+        self.is_trouble() && self.sim.random.below(1_000) < lost
     }
 
     pub fn is_silent(&self, from: usize, to: usize) -> bool {
-        self.now < self.silent_until[from][to]
+        self.sim.now < self.silent_until[from][to]
     }
 
     /// The server of a suffix.
@@ -219,17 +188,19 @@ impl World {
     ///
     /// # Errors
     /// An invariant is broken.
-    pub fn run(&mut self) -> Result<(), Failed> {
+    pub fn run(mut self) -> Result<Met, Failed> {
         for host in 0..self.hosts.len() {
             let map = self.map.clone();
             self.begins(host, map);
         }
-        self.after(1, Event::Op);
-        self.after(1, Event::Trouble);
+        self.sim.after(1, Event::Op);
+        self.sim.after(1, Event::Trouble);
         while self.ops_left > 0 {
-            self.step()?;
+            let event = self.sim.advance().expect("servers tick");
+            self.step(event)?;
         }
-        self.calms()
+        self.calms()?;
+        Ok(self.sim.met)
     }
 
     /// The first map: nobody has owned anything before.
@@ -237,35 +208,33 @@ impl World {
         self.follows(host, map);
         self.hosts[host].keys.values_mut().for_each(|here| here.newborn_until = Instant::ZERO);
         let process = self.hosts[host].process;
-        let wait = self.random.below(TICK);
-        self.after(wait, Event::Tick { host, process });
+        let wait = self.sim.random.below(TICK);
+        self.sim.after(wait, Event::Tick { host, process });
     }
 
-    fn step(&mut self) -> Result<(), Failed> {
-        let ((now, _), event) = self.events.pop_first().expect("servers tick");
-        self.now = now;
+    fn step(&mut self, event: Event) -> Result<(), Failed> {
         self.happens(event);
         self.broken.take().map_or(Ok(()), Err)
     }
 
     fn steps_until(&mut self, until: u64) -> Result<(), Failed> {
-        while self.events.first_key_value().is_some_and(|((at, _), _)| *at <= until) {
-            self.step()?;
+        while let Some(event) = self.sim.advance_until(until) {
+            self.step(event)?;
         }
-        self.now = until;
         Ok(())
     }
 
     /// Nothing goes wrong any more: writes are executed, copies end, and come again.
     fn calms(&mut self) -> Result<(), Failed> {
         self.heals();
-        self.steps_until(self.now + CALMS_WITHIN)?;
+        self.steps_until(self.sim.now + CALMS_WITHIN)?;
         for key in 0..self.truth.len() {
             self.looks_at_told(key);
             let state = self.state_of(key);
             let home = &self.hosts[self.map.owners[key]];
             let is_there = home.keys.get(&key).is_some_and(|here| {
-                here.stored.is_some_and(|stored| home.is_alive(&stored, home.clock.local(self.now)))
+                here.stored
+                    .is_some_and(|stored| home.is_alive(&stored, home.clock.local(self.sim.now)))
             });
             let all_out = home.keys.get(&key).and_then(|here| here.home.as_ref());
             let all_out = all_out.is_some_and(|home| home.shadows().count() == 0);
@@ -275,14 +244,14 @@ impl World {
             }
             self.cools(key);
         }
-        self.steps_until(self.now + 2 * SECOND)?;
+        self.steps_until(self.sim.now + 2 * SECOND)?;
         for key in 0..self.truth.len() {
             if self.state_of(key) != "Cold" {
                 self.fails(5, key, format!("it does not cool: {}", self.state_of(key)));
             }
         }
         self.writes_all();
-        self.steps_until(self.now + SECOND)?;
+        self.steps_until(self.sim.now + SECOND)?;
         for key in 0..self.truth.len() {
             let has_places = !self.places(key, self.map.owners[key], 9).is_empty();
             self.heats(key, 9);
@@ -290,7 +259,7 @@ impl World {
                 self.tell(key, || "it has no place for copies".to_owned());
             }
         }
-        self.steps_until(self.now + 2 * SECOND)?;
+        self.steps_until(self.sim.now + 2 * SECOND)?;
         for key in 0..self.truth.len() {
             self.looks_at_told(key);
             let has_places = !self.places(key, self.map.owners[key], 9).is_empty();
@@ -309,15 +278,15 @@ impl World {
             Event::Op if self.is_trouble() => {
                 self.asks();
                 self.ops_left -= 1;
-                let gap = self.about(self.profile.op_gap);
-                self.after(gap, Event::Op);
+                let gap = self.sim.about(self.profile.op_gap);
+                self.sim.after(gap, Event::Op);
             }
             Event::Op => {}
             Event::Trouble => self.trouble(),
             Event::Tick { host, process } => {
                 let here = &self.hosts[host];
                 if here.lives && here.process == process {
-                    self.after(TICK, Event::Tick { host, process });
+                    self.sim.after(TICK, Event::Tick { host, process });
                     if !self.hosts[host].stopped {
                         self.ticks(host);
                     }
@@ -330,7 +299,7 @@ impl World {
                 let here = &self.hosts[home];
                 // A stopped one finds out when it goes on.
                 if here.lives && here.process == process && here.stopped {
-                    self.after(TICK, Event::Late { home, process, key, grant, to, ticket });
+                    self.sim.after(TICK, Event::Late { home, process, key, grant, to, ticket });
                 } else if here.lives && here.process == process {
                     self.is_late(home, key, grant, to, ticket);
                 }

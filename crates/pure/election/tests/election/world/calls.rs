@@ -8,37 +8,38 @@ impl World {
         let number = self.calls_ever;
         self.hosts[host].waits[lane as usize] = Some(number);
         let patience = ANSWERS_WITHIN[lane as usize] as f64 / self.hosts[host].rate;
-        self.at(self.now + patience as u64, Event::Late { host, number, lane });
-        let is_cut = self.now < self.hosts[host].cut_until
-            || lane == Lane::Save && self.now < self.hosts[host].saves_hang_until;
-        let is_away = self.now < self.etcd_away_until;
-        if is_away && self.random.below(2) == 0 {
+        self.sim.after(patience as u64, Event::Late { host, number, lane });
+        let is_cut = self.sim.now < self.hosts[host].cut_until
+            || lane == Lane::Save && self.sim.now < self.hosts[host].saves_hang_until;
+        let is_away = self.sim.now < self.etcd_away_until;
+        if is_away && self.sim.random.below(2) == 0 {
             let back = match lane {
                 Lane::Election => Back::Told(Answer::Nothing),
                 Lane::Save => Back::Settled(SaveAnswer::NotExecuted),
             };
-            return self.at(self.now + 300, Event::Back { host, number, back });
+            return self.sim.after(300, Event::Back { host, number, back });
         }
-        let is_trouble = self.now < TROUBLE;
-        if is_away || is_cut || is_trouble && self.random.below(50) == 0 {
+        let is_trouble = self.sim.now < TROUBLE;
+        if is_away || is_cut || is_trouble && self.sim.random.below(50) == 0 {
             return;
         }
         // A client of HTTP asks again by itself when a connection breaks.
-        if is_trouble && self.random.below(40) == 0 {
-            let when = self.now + self.delay();
-            self.at(when, Event::Arrives { host, number, call: call.clone(), is_answered: false });
+        if is_trouble && self.sim.random.below(40) == 0 {
+            let when = self.sim.now + self.delay();
+            self.sim
+                .at(when, Event::Arrives { host, number, call: call.clone(), is_answered: false });
         }
-        let is_answered = !is_trouble || self.random.below(40) != 0;
-        let when = self.now + self.delay();
-        self.at(when, Event::Arrives { host, number, call, is_answered });
+        let is_answered = !is_trouble || self.sim.random.below(40) != 0;
+        let delay = self.delay();
+        self.sim.after(delay, Event::Arrives { host, number, call, is_answered });
     }
 
     fn delay(&mut self) -> u64 {
-        let most = match self.now < self.slow_until {
-            true => [50_000, 350_000, 650_000, 4 * SECOND][self.random.below(4) as usize],
+        let most = match self.sim.now < self.slow_until {
+            true => self.sim.one_of(&[50_000, 350_000, 650_000, 4 * SECOND]),
             false => 5_000,
         };
-        200 + self.random.below(most)
+        200 + self.sim.random.below(most)
     }
 
     pub(super) fn arrives(
@@ -48,35 +49,35 @@ impl World {
         call: Call,
         is_answered: bool,
     ) -> Result<(), Failed> {
-        if self.now < self.etcd_away_until {
+        if self.sim.now < self.etcd_away_until {
             return Ok(());
         }
-        let mut when = self.now + self.delay();
+        let mut when = self.sim.now + self.delay();
         let back = match call {
             Call::Ask(question) => {
-                let luck = self.random.below(2) == 0;
+                let luck = self.sim.random.below(2) == 0;
                 let (before, now) = (self.etcd.term(), self.etcd_now());
                 let (answer, is_removed) =
                     match self.etcd.ask(now, question, &format!("host {host}"), luck) {
                         Answered::Now(answer) => (answer, false),
                         Answered::At(time, answer) => {
-                            self.met.count("lease renewed that was being revoked");
+                            self.sim.met.count("lease renewed that was being revoked");
                             when += ((time - now).as_micros() as f64 / self.etcd_rate) as u64 + 1;
                             (answer, true)
                         }
                     };
                 if let (Answer::Renewed { raft_term, .. }, false) = (&answer, is_removed) {
                     if *raft_term < self.etcd.raft_term() {
-                        self.met.count("lease renewed by a replaced leader of etcd");
+                        self.sim.met.count("lease renewed by a replaced leader of etcd");
                     }
                 }
                 let after = self.etcd.term();
                 if matches!(question, Question::Campaign { .. }) && after != before {
                     if self.etcd.leaders_ever() > 1 {
-                        self.met.count("another leads after the first");
+                        self.sim.met.count("another leads after the first");
                     }
                     if !is_answered {
-                        self.met.count("campaign unanswered");
+                        self.sim.met.count("campaign unanswered");
                     }
                 }
                 Back::Told(answer)
@@ -85,38 +86,38 @@ impl World {
                 let answer = self.etcd.save(fence, value)?;
                 let is_written = matches!(answer, SaveAnswer::Written(_));
                 if is_written && self.given_up.contains(&value.id) {
-                    self.met.count("save executed after its caller gave up");
+                    self.sim.met.count("save executed after its caller gave up");
                 }
                 Back::Settled(answer)
             }
         };
         if is_answered {
-            self.at(when, Event::Back { host, number, back });
+            self.sim.at(when, Event::Back { host, number, back });
         }
         Ok(())
     }
 
     /// Something goes wrong, for a while.
     pub(super) fn trouble(&mut self) {
-        if TROUBLE < self.now {
+        if TROUBLE < self.sim.now {
             return;
         }
-        let host = self.random.below(HOSTS as u64) as usize;
-        let until = self.now + self.random.below(6 * SECOND);
-        match self.random.below(7) {
+        let host = self.sim.random.below(HOSTS as u64) as usize;
+        let until = self.sim.now + self.sim.random.below(6 * SECOND);
+        match self.sim.random.below(7) {
             0 => {
                 if self.hosts[host].installed.is_some() {
-                    self.met.count("stopped while leading");
+                    self.sim.met.count("stopped while leading");
                 }
                 self.hosts[host].stopped_until = until;
             }
             1 => self.hosts[host].cut_until = until,
             2 => {
-                self.met.count("saves hang");
+                self.sim.met.count("saves hang");
                 self.hosts[host].saves_hang_until = until + 10 * SECOND;
             }
             3 => {
-                self.met.count("etcd away");
+                self.sim.met.count("etcd away");
                 self.etcd_away_until = until;
             }
             4 => self.slow_until = until,
@@ -125,7 +126,7 @@ impl World {
                 self.etcd.change_leader(now);
             }
         }
-        let next = self.now + self.random.below(2 * SECOND);
-        self.at(next, Event::Trouble);
+        let gap = self.sim.random.below(2 * SECOND);
+        self.sim.after(gap, Event::Trouble);
     }
 }
