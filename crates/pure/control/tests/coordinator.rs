@@ -1,110 +1,45 @@
 //! What a coordinator answers, and what it remembers.
 
+mod rig;
+
 use mbal_control::api::{
-    Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News, Progress, Registered,
+    Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News, Progress,
     Registration, SplitCall, Status,
 };
 use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
 use mbal_model::{
     Cluster, ClusterPlan, Instant, Move, Owner, PlannedMove, Prefix, ServerId, Why, WorkerId,
 };
+use rig::{Rig, registration};
 
 fn settings(servers_first: usize) -> Settings {
-    Settings { cluster: "shop".into(), servers_first, ..Settings::default() }
+    Settings { servers_first, ..Settings::default() }
 }
 
-struct Rig {
-    coordinator: Coordinator,
-    now: Instant,
+fn three() -> Rig {
+    Rig::with(3, Settings::default(), |id| registration(id, id.into()))
+}
+
+/// The first cachelet of server 1 is ordered to server 2.
+fn ordered() -> (Rig, Prefix, u32) {
+    let mut rig = three();
+    let prefix = rig.held(1)[0];
+    let call = MoveCall { prefix: prefix.to_string(), server: 2, worker: Some(1) };
+    match rig.ask(Ask::Move(call)) {
+        Ok(Answer::Move(number)) => (rig, prefix, number),
+        other => panic!("{other:?}"),
+    }
 }
 
 impl Rig {
-    fn new(servers_first: usize) -> Rig {
-        Rig { coordinator: Coordinator::new(settings(servers_first)), now: Instant::ZERO }
-    }
-
-    /// Three servers with two workers each, and their map.
-    fn three() -> Rig {
-        let mut rig = Rig::new(3);
-        for id in 1..=3 {
-            rig.register(id, u64::from(id)).expect("nobody is in the way");
-        }
-        rig
-    }
-
-    fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
-        let before = self.coordinator.state().clone();
-        let done = self.coordinator.handle(self.now, ask);
-        assert_eq!(
-            done.before.is_some(),
-            *self.coordinator.state() != before,
-            "what is saved is what changed"
-        );
-        assert!(done.answer.is_ok() || done.before.is_none(), "a refusal changes nothing");
-        // Whatever is asked, the state can be read again.
-        let read = State::from_json(&self.coordinator.state().to_json());
-        assert_eq!(read.as_ref(), Ok(self.coordinator.state()));
-        done.answer
-    }
-
-    fn register(&mut self, id: u16, incarnation: u64) -> Result<Registered, Refusal> {
-        match self.ask(Ask::Register(registration(id, incarnation)))? {
-            Answer::Registered(registered) => Ok(registered),
-            other => panic!("{other:?}"),
-        }
-    }
-
     fn beat(&mut self, id: u16, incarnation: u64, moves: Vec<MoveReport>) -> Result<News, Refusal> {
         let map_version = self.version();
-        let beat = Heartbeat {
-            incarnation: Incarnation(incarnation),
-            map_version,
-            moves,
-            ..Heartbeat::default()
-        };
-        match self.ask(Ask::Heartbeat(ServerId(id), beat))? {
-            Answer::News(news) => Ok(news),
-            other => panic!("{other:?}"),
-        }
+        let incarnation = Incarnation(incarnation);
+        self.beats_as(id, Heartbeat { incarnation, map_version, moves, ..Heartbeat::default() })
     }
 
     fn document(&self) -> Cluster {
         self.coordinator.state().document().expect("there is a map")
-    }
-
-    fn version(&self) -> u64 {
-        self.coordinator.state().map.as_ref().map_or(0, |map| map.version())
-    }
-
-    fn of(&self, id: u16) -> Vec<Prefix> {
-        let document = self.document();
-        let held = document.map.cachelets().iter().filter(|(_, owner)| owner.server.0 == id);
-        held.map(|(prefix, _)| *prefix).collect()
-    }
-
-    /// The first cachelet of server 1 is ordered to server 2.
-    fn ordered() -> (Rig, Prefix, u32) {
-        let mut rig = Rig::three();
-        let prefix = rig.of(1)[0];
-        let call = MoveCall { prefix: prefix.to_string(), server: 2, worker: Some(1) };
-        match rig.ask(Ask::Move(call)) {
-            Ok(Answer::Move(number)) => (rig, prefix, number),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn registration(id: u16, incarnation: u64) -> Registration {
-    Registration {
-        id: Some(id),
-        incarnation: Incarnation(incarnation),
-        cluster: "shop".into(),
-        client: format!("10.0.0.{id}:11211"),
-        link: format!("10.0.0.{id}:11311"),
-        workers: (0..2).map(|worker| format!("10.0.0.{id}:{}", 11300 + worker)).collect(),
-        memory_bytes: 64 << 20,
-        moves: true,
-        ..Registration::default()
     }
 }
 
@@ -114,11 +49,11 @@ fn report(number: u32, progress: Progress) -> Vec<MoveReport> {
 
 #[test]
 fn there_is_a_map_as_soon_as_enough_servers_are_there() {
-    let mut rig = Rig::new(3);
-    assert_eq!(rig.register(1, 11).expect("welcome").map, None);
-    assert_eq!(rig.register(2, 22).expect("welcome").map, None);
+    let mut rig = Rig::of(Coordinator::new(settings(3)));
+    assert_eq!(rig.register(registration(1, 11)).expect("welcome").map, None);
+    assert_eq!(rig.register(registration(2, 22)).expect("welcome").map, None);
     assert!(matches!(rig.ask(Ask::Map), Err(Refusal::Conflict(why)) if why.contains("1 more")));
-    let map = rig.register(3, 33).expect("welcome").map.expect("a map");
+    let map = rig.register(registration(3, 33)).expect("welcome").map.expect("a map");
     let cluster = Cluster::parse(&map).expect("a map document");
     assert_eq!(
         (cluster.map.version(), cluster.map.cachelets().len(), cluster.servers.len()),
@@ -139,8 +74,8 @@ fn there_is_a_map_as_soon_as_enough_servers_are_there() {
 
 #[test]
 fn without_an_id_a_server_gets_the_least_free_one_and_keeps_it() {
-    let mut rig = Rig::new(9);
-    rig.register(1, 1).expect("welcome");
+    let mut rig = Rig::of(Coordinator::new(settings(9)));
+    rig.register(registration(1, 1)).expect("welcome");
     let nameless =
         |host: u16, incarnation| Registration { id: None, ..registration(host, incarnation) };
     let mut id_of = |registration| match rig.ask(Ask::Register(registration)) {
@@ -154,23 +89,23 @@ fn without_an_id_a_server_gets_the_least_free_one_and_keeps_it() {
 
 #[test]
 fn another_process_of_the_same_id_is_empty_and_the_old_one_is_refused() {
-    let mut rig = Rig::three();
-    let (version, held) = (rig.version(), rig.of(2));
-    rig.register(2, 2).expect("the same process asks again");
+    let mut rig = three();
+    let (version, held) = (rig.version(), rig.held(2));
+    rig.register(registration(2, 2)).expect("the same process asks again");
     assert_eq!(rig.version(), version, "which is no news");
-    rig.register(2, 200).expect("it was started again");
+    rig.register(registration(2, 200)).expect("it was started again");
     assert_eq!(rig.version(), version + 1, "what is born now has cas of its own");
-    assert_eq!(rig.of(2), held);
+    assert_eq!(rig.held(2), held);
     assert!(matches!(rig.beat(2, 2, Vec::new()), Err(Refusal::Conflict(_))));
     assert!(rig.beat(2, 200, Vec::new()).is_ok());
 }
 
 #[test]
 fn the_cachelets_of_a_dead_server_begin_elsewhere_and_it_returns_without_any() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     rig.ask(Ask::Lost(ServerId(3))).expect("it is known");
-    assert_eq!(rig.of(3), []);
-    assert_eq!(rig.of(1).len() + rig.of(2).len(), 128);
+    assert_eq!(rig.held(3), []);
+    assert_eq!(rig.held(1).len() + rig.held(2).len(), 128);
     assert!(!rig.document().servers.contains_key(&ServerId(3)));
     let version = rig.version();
     rig.ask(Ask::Lost(ServerId(3))).expect("saying it twice changes nothing");
@@ -179,22 +114,22 @@ fn the_cachelets_of_a_dead_server_begin_elsewhere_and_it_returns_without_any() {
         matches!(rig.beat(3, 3, Vec::new()), Err(Refusal::Conflict(_))),
         "it was said to be dead"
     );
-    rig.register(3, 300).expect("it comes back");
-    assert_eq!(rig.of(3), []);
+    rig.register(registration(3, 300)).expect("it comes back");
+    assert_eq!(rig.held(3), []);
     assert!(rig.document().servers.contains_key(&ServerId(3)), "so that clients may ask it");
 }
 
 #[test]
 fn a_process_that_says_goodbye_is_dead_if_it_is_the_one() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     assert!(matches!(rig.ask(Ask::Leave(ServerId(3), Incarnation(4))), Err(Refusal::Conflict(_))));
     assert_eq!(rig.ask(Ask::Leave(ServerId(3), Incarnation(3))), Ok(Answer::Done));
-    assert_eq!(rig.of(3), []);
+    assert_eq!(rig.held(3), []);
 }
 
 #[test]
 fn the_status_of_a_move_that_its_source_has_told_of_can_be_read_again() {
-    let (mut rig, _, number) = Rig::ordered();
+    let (mut rig, _, number) = ordered();
     rig.beat(1, 1, report(number, Progress::Moving)).expect("known");
     let Ok(Answer::Status(status)) = rig.ask(Ask::Status) else { panic!("there is one") };
     let text = serde_json::to_string(&status).expect("it has a JSON form");
@@ -215,7 +150,7 @@ fn ending(rig: &mut Rig, id: u16, map_version: u64, moves: Vec<MoveReport>) -> N
 
 #[test]
 fn a_server_that_is_about_to_end_waits_for_no_epoch() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     let mut presses = |id: u16, ending| {
         let incarnation = Incarnation(id.into());
         let beat = Heartbeat { incarnation, ending, ..Heartbeat::default() };
@@ -228,12 +163,12 @@ fn a_server_that_is_about_to_end_waits_for_no_epoch() {
 
 #[test]
 fn a_server_that_ends_is_emptied_and_waits_until_all_others_know() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     let before = rig.version();
     for (id, incarnation) in [(1, 1), (2, 2)] {
         rig.beat(id, incarnation, Vec::new()).expect("known");
     }
-    let held = rig.of(3);
+    let held = rig.held(3);
     assert_eq!(ending(&mut rig, 3, before, Vec::new()).drain, Some(Drain::Draining));
     assert!(rig.coordinator.state().draining.contains(&ServerId(3)));
     for prefix in held {
@@ -255,7 +190,7 @@ fn a_server_that_ends_is_emptied_and_waits_until_all_others_know() {
 
 #[test]
 fn a_server_that_ends_hears_if_there_is_nobody_to_take_what_it_has() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     let version = rig.version();
     assert_eq!(ending(&mut rig, 1, version, Vec::new()).drain, Some(Drain::Draining));
     assert_eq!(ending(&mut rig, 2, version, Vec::new()).drain, Some(Drain::Draining));
@@ -265,8 +200,8 @@ fn a_server_that_ends_hears_if_there_is_nobody_to_take_what_it_has() {
 
 #[test]
 fn a_split_puts_two_halves_in_the_place_of_a_cachelet_that_stays() {
-    let (mut rig, moving, _) = Rig::ordered();
-    let whole = rig.of(1)[1];
+    let (mut rig, moving, _) = ordered();
+    let whole = rig.held(1)[1];
     let (low, high) = whole.halves().expect("it is wide");
     let (version, count) = (rig.version(), rig.document().map.cachelets().len());
     let split = |prefix: Prefix| Ask::Split(SplitCall { prefix: prefix.to_string() });
@@ -288,7 +223,7 @@ fn a_split_puts_two_halves_in_the_place_of_a_cachelet_that_stays() {
 
 #[test]
 fn the_last_server_that_serves_is_not_emptied() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     for id in 1..=3 {
         rig.beat(id, id.into(), vec![]).expect("it is known");
     }
@@ -302,7 +237,7 @@ fn the_last_server_that_serves_is_not_emptied() {
 
 #[test]
 fn what_empties_a_server_begins_as_places_come_free() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     rig.ask(Ask::Drain(ServerId(3), true)).expect("it is alive");
     let step = |prefix| PlannedMove {
         step: Move {
@@ -316,7 +251,7 @@ fn what_empties_a_server_begins_as_places_come_free() {
         from_load: 0.2,
         to_load: 0.3,
     };
-    let steps: Vec<PlannedMove> = rig.of(3).into_iter().take(6).map(step).collect();
+    let steps: Vec<PlannedMove> = rig.held(3).into_iter().take(6).map(step).collect();
     let (moves, later) = (steps[..4].to_vec(), steps[4..].to_vec());
     rig.ask(Ask::Planned(ClusterPlan { moves, later, ..ClusterPlan::default() })).expect("a plan");
     assert_eq!(rig.beat(3, 3, Vec::new()).expect("known").moves.len(), 4);
@@ -328,18 +263,18 @@ fn what_empties_a_server_begins_as_places_come_free() {
 
 #[test]
 fn when_all_are_dead_whoever_comes_back_first_has_everything() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     for id in 1..=3 {
         rig.ask(Ask::Lost(ServerId(id))).expect("it is known");
     }
-    assert_eq!(rig.of(3).len(), 128, "there is nobody else");
-    rig.register(1, 100).expect("it comes back");
-    assert_eq!(rig.of(1).len(), 128);
+    assert_eq!(rig.held(3).len(), 128, "there is nobody else");
+    rig.register(registration(1, 100)).expect("it comes back");
+    assert_eq!(rig.held(1).len(), 128);
 }
 
 #[test]
 fn nonsense_and_strangers_are_refused() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     let good = registration(4, 4);
     let bad = [
         Registration { cluster: "other".into(), ..good.clone() },
@@ -375,7 +310,7 @@ fn nonsense_and_strangers_are_refused() {
 
 #[test]
 fn who_registers_hears_of_the_newest_flush_that_anybody_has_told_of() {
-    let mut rig = Rig::ordered().0;
+    let mut rig = ordered().0;
     for (id, flush_number) in [(1, 3), (2, 1)] {
         let incarnation = Incarnation(id.into());
         let beat = Heartbeat { incarnation, flush_number, ..Heartbeat::default() };
@@ -390,7 +325,7 @@ fn who_registers_hears_of_the_newest_flush_that_anybody_has_told_of() {
 
 #[test]
 fn a_move_is_told_to_both_sides_until_the_source_has_sealed_it() {
-    let (mut rig, prefix, number) = Rig::ordered();
+    let (mut rig, prefix, number) = ordered();
     for id in [1, 2] {
         let news = rig.beat(id, id.into(), Vec::new()).expect("known");
         let told = &news.moves[0];
@@ -407,7 +342,7 @@ fn a_move_is_told_to_both_sides_until_the_source_has_sealed_it() {
     assert_eq!(rig.version(), version, "only the source says so");
     rig.beat(1, 1, report(number, Progress::Sealed)).expect("known");
     assert_eq!(rig.version(), version + 1);
-    assert!(rig.of(2).contains(&prefix));
+    assert!(rig.held(2).contains(&prefix));
     let news =
         rig.beat(1, 1, report(number, Progress::Sealed)).expect("saying it twice changes nothing");
     assert_eq!((news.moves, news.moves_ever, rig.version()), (Vec::new(), number, version + 1));
@@ -415,14 +350,14 @@ fn a_move_is_told_to_both_sides_until_the_source_has_sealed_it() {
 
 #[test]
 fn a_cachelet_moves_once_at_a_time() {
-    let (mut rig, prefix, _) = Rig::ordered();
+    let (mut rig, prefix, _) = ordered();
     let again = MoveCall { prefix: prefix.to_string(), server: 3, worker: None };
     assert!(matches!(rig.ask(Ask::Move(again)), Err(Refusal::Conflict(_))));
 }
 
 #[test]
 fn a_cancelled_move_ends_when_its_source_serves_again_or_goes_on_if_that_is_too_late() {
-    let (mut rig, prefix, number) = Rig::ordered();
+    let (mut rig, prefix, number) = ordered();
     rig.ask(Ask::CancelMove(number)).expect("it is under way");
     assert_eq!(
         rig.beat(1, 1, report(number, Progress::Moving)).expect("known").moves[0].word,
@@ -432,37 +367,37 @@ fn a_cancelled_move_ends_when_its_source_serves_again_or_goes_on_if_that_is_too_
     assert_eq!(news.moves[0].word, MoveDecision::Go);
     rig.ask(Ask::CancelMove(number)).expect("it is under way");
     rig.beat(1, 1, report(number, Progress::Back)).expect("known");
-    assert!(rig.of(1).contains(&prefix));
+    assert!(rig.held(1).contains(&prefix));
     assert!(rig.coordinator.state().moves.is_empty());
 }
 
 #[test]
 fn what_moved_from_a_dead_server_is_the_destinations() {
     for comes_back in [false, true] {
-        let (mut rig, prefix, _) = Rig::ordered();
+        let (mut rig, prefix, _) = ordered();
         match comes_back {
-            true => drop(rig.register(1, 100).expect("it was started again")),
+            true => drop(rig.register(registration(1, 100)).expect("it was started again")),
             false => drop(rig.ask(Ask::Lost(ServerId(1))).expect("it is known")),
         }
-        assert!(rig.of(2).contains(&prefix), "it serves what it got, which must not vanish");
+        assert!(rig.held(2).contains(&prefix), "it serves what it got, which must not vanish");
         assert!(rig.coordinator.state().moves.is_empty());
     }
 }
 
 #[test]
 fn what_moved_to_a_dead_server_is_taken_back_whatever_was_sealed() {
-    let (mut rig, prefix, number) = Rig::ordered();
-    rig.register(2, 200).expect("it was started again");
+    let (mut rig, prefix, number) = ordered();
+    rig.register(registration(2, 200)).expect("it was started again");
     let news = rig.beat(1, 1, report(number, Progress::Sealed)).expect("known");
     assert_eq!(news.moves[0].word, MoveDecision::DestinationLost);
-    assert!(rig.of(1).contains(&prefix), "that word was said before it was heard");
+    assert!(rig.held(1).contains(&prefix), "that word was said before it was heard");
     rig.beat(1, 1, report(number, Progress::Back)).expect("known");
     assert!(rig.coordinator.state().moves.is_empty());
 }
 
 #[test]
 fn a_state_of_another_cluster_form_or_kind_is_refused() {
-    let (rig, ..) = Rig::ordered();
+    let (rig, ..) = ordered();
     let text = rig.coordinator.state().to_json();
     let state = State::from_json(&text).expect("it was written so");
     let other = Settings { cluster: "other".into(), ..Settings::default() };
@@ -481,7 +416,7 @@ fn a_state_of_another_cluster_form_or_kind_is_refused() {
 
 #[test]
 fn what_could_not_be_saved_did_not_happen() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     let before = rig.coordinator.state().clone();
     rig.ask(Ask::Lost(ServerId(1))).expect("it is known");
     rig.coordinator.restore(before.into());
@@ -490,7 +425,7 @@ fn what_could_not_be_saved_did_not_happen() {
 
 #[test]
 fn a_coordinator_that_has_just_begun_waits_for_servers_before_it_calls_them_silent() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     let state = rig.coordinator.state().clone();
     rig.coordinator = Coordinator::resume(settings(3), state).expect("it fits");
     let states = |rig: &mut Rig, ms: u64| {
@@ -517,7 +452,7 @@ fn a_coordinator_that_has_just_begun_waits_for_servers_before_it_calls_them_sile
 
 #[test]
 fn a_state_that_is_older_than_what_servers_follow_is_said_once() {
-    let mut rig = Rig::three();
+    let mut rig = three();
     let mut said = |map_version| {
         let beat = Heartbeat { incarnation: Incarnation(2), map_version, ..Heartbeat::default() };
         rig.coordinator.handle(Instant::from_micros(1), Ask::Heartbeat(ServerId(2), beat)).said
@@ -532,32 +467,32 @@ fn a_state_that_is_older_than_what_servers_follow_is_said_once() {
 /// What is given to who has been told that it is empty ends with it.
 #[test]
 fn who_is_to_be_emptied_is_given_nothing() {
-    let (mut rig, prefix, number) = Rig::ordered();
+    let (mut rig, prefix, number) = ordered();
     rig.ask(Ask::Drain(ServerId(2), true)).expect("it is known");
     let news = rig.beat(1, 1, Vec::new()).expect("known");
     assert_eq!(news.moves[0].word, MoveDecision::Cancel, "it was not given yet");
-    let other = MoveCall { prefix: rig.of(1)[1].to_string(), server: 2, worker: None };
+    let other = MoveCall { prefix: rig.held(1)[1].to_string(), server: 2, worker: None };
     let refused = Err(Refusal::Conflict("server 2 is to be emptied: it is given nothing".into()));
     assert_eq!(rig.ask(Ask::Move(other.clone())), refused);
     rig.beat(1, 1, report(number, Progress::Back)).expect("known");
-    assert!(rig.of(1).contains(&prefix) && rig.coordinator.state().moves.is_empty());
+    assert!(rig.held(1).contains(&prefix) && rig.coordinator.state().moves.is_empty());
     rig.ask(Ask::Drain(ServerId(2), false)).expect("it is known");
     rig.ask(Ask::Move(other)).expect("it is to serve again");
 }
 
 #[test]
 fn who_ends_is_given_nothing_whatever_operators_say_and_waits_for_what_cannot_be_withdrawn() {
-    let (mut rig, prefix, number) = Rig::ordered();
+    let (mut rig, prefix, number) = ordered();
     let version = rig.version();
     rig.beat(3, 3, Vec::new()).expect("known");
-    for held in rig.of(2) {
+    for held in rig.held(2) {
         let call = MoveCall { prefix: held.to_string(), server: 3, worker: None };
         let Ok(Answer::Move(away)) = rig.ask(Ask::Move(call)) else { panic!("it may move") };
         ending(&mut rig, 2, version, report(away, Progress::Sealed));
     }
-    assert_eq!(rig.of(2), []);
+    assert_eq!(rig.held(2), []);
     rig.ask(Ask::Drain(ServerId(2), false)).expect("it is known");
-    let call = MoveCall { prefix: rig.of(1)[1].to_string(), server: 2, worker: None };
+    let call = MoveCall { prefix: rig.held(1)[1].to_string(), server: 2, worker: None };
     let refused = rig.ask(Ask::Move(call));
     assert!(matches!(refused, Err(Refusal::Conflict(_))), "it ends all the same: {refused:?}");
     let news = rig.beat(1, 1, report(number, Progress::TooLate)).expect("known");
@@ -568,7 +503,7 @@ fn who_ends_is_given_nothing_whatever_operators_say_and_waits_for_what_cannot_be
     let version = rig.version();
     assert_eq!(ending(&mut rig, 2, version, Vec::new()).drain, Some(Drain::Draining));
     rig.beat(1, 1, report(number, Progress::Sealed)).expect("known");
-    assert_eq!(rig.of(2), [prefix], "it came, and has to go");
+    assert_eq!(rig.held(2), [prefix], "it came, and has to go");
     let version = rig.version();
     assert_eq!(ending(&mut rig, 2, version, Vec::new()).drain, Some(Drain::Draining));
 }

@@ -1,37 +1,31 @@
 //! What callers say that cannot be meant, and what servers say of their links.
 
+mod rig;
+
 use std::time::Duration;
 
 use mbal_control::api::{Heartbeat, LinkReport, LostCall, Registration, Status};
 use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings};
 use mbal_model::{Instant, ServerId};
+use rig::{Rig, registration};
 use serde_json::{Value, json};
 
-struct Rig {
-    coordinator: Coordinator,
-    now: Instant,
-    events: Vec<String>,
+const MINUTE: u64 = 60_000_000;
+
+/// With servers 1 to `servers`, which have just been heard.
+fn heard(servers: u16) -> Rig {
+    let mut rig = Rig::with(servers, Settings::default(), bare);
+    rig.now = Instant::from_micros(MINUTE);
+    (1..=servers).for_each(|id| drop(rig.register(bare(id)).expect("it may come")));
+    rig.said.clear();
+    rig
+}
+
+fn bare(id: u16) -> Registration {
+    Registration { workers: Vec::new(), memory_bytes: 0, ..registration(id, id.into()) }
 }
 
 impl Rig {
-    /// With servers 1 to `servers`, which have just been heard.
-    fn with(servers: u16) -> Rig {
-        let settings = Settings { servers_first: servers.into(), ..Settings::default() };
-        let now = Instant::from_micros(60_000_000);
-        let mut rig = Rig { coordinator: Coordinator::new(settings), now, events: Vec::new() };
-        for id in 1..=servers {
-            rig.ask(Ask::Register(registration(id))).expect("it may come");
-        }
-        rig.events.clear();
-        rig
-    }
-
-    fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
-        let done = self.coordinator.handle(self.now, ask);
-        self.events.extend(done.said);
-        done.answer
-    }
-
     fn beat(&mut self, id: u16, links: &[(u16, u64, &str)]) {
         let link = |(server, down_ms, why): &(u16, u64, &str)| LinkReport {
             server: *server,
@@ -39,20 +33,8 @@ impl Rig {
             why: (*why).into(),
         };
         let links = links.iter().map(link).collect();
-        let beat = Heartbeat {
-            incarnation: u64::from(id).into(),
-            map_version: 1,
-            links,
-            ..Heartbeat::default()
-        };
-        self.ask(Ask::Heartbeat(ServerId(id), beat)).expect("it is known");
-    }
-
-    fn status(&mut self) -> Status {
-        match self.ask(Ask::Status) {
-            Ok(Answer::Status(status)) => status,
-            other => panic!("{other:?}"),
-        }
+        let beat = Heartbeat { map_version: 1, links, ..Heartbeat::default() };
+        self.beats(id, beat).expect("it is known");
     }
 
     fn states(&mut self) -> Vec<String> {
@@ -64,20 +46,9 @@ impl Rig {
     }
 }
 
-fn registration(id: u16) -> Registration {
-    Registration {
-        id: Some(id),
-        incarnation: u64::from(id).into(),
-        cluster: "mbal".into(),
-        client: format!("10.0.0.{id}:11211"),
-        link: format!("10.0.0.{id}:11311"),
-        ..Registration::default()
-    }
-}
-
 #[test]
 fn numbers_that_are_none_and_texts_without_an_end_are_refused() {
-    let mut rig = Rig::with(1);
+    let mut rig = heard(1);
     let before = rig.status();
     let long = "a".repeat(100_000);
     let cachelets = json!(vec![json!({ "prefix": "0000/1" }); 40_000]);
@@ -118,10 +89,10 @@ fn numbers_that_are_none_and_texts_without_an_end_are_refused() {
 
 #[test]
 fn who_has_no_possible_address_does_not_register() {
-    let mut rig = Rig::with(1);
+    let mut rig = heard(1);
     let host = |bytes: usize| format!("{}:1", "h".repeat(bytes));
     let with = |more: Value| {
-        let mut one = serde_json::to_value(registration(2)).expect("it is JSON");
+        let mut one = serde_json::to_value(bare(2)).expect("it is JSON");
         one.as_object_mut()
             .expect("it is one")
             .extend(more.as_object().expect("it is one").clone());
@@ -152,7 +123,7 @@ fn who_has_no_possible_address_does_not_register() {
 
 #[test]
 fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
-    let mut rig = Rig::with(2);
+    let mut rig = heard(2);
     let said = |force| Ask::SaidLost(ServerId(2), LostCall { incarnation: Some(2.into()), force });
     rig.beat(2, &[]);
     rig.pass(400);
@@ -170,15 +141,16 @@ fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
     assert_eq!(rig.ask(said(false)), Ok(Answer::Done));
     assert_eq!(rig.states()[1], "lost");
     assert_eq!(rig.ask(said(false)), Ok(Answer::Done), "saying it twice changes nothing");
-    let mut rig = Rig::with(2);
+    let mut rig = heard(2);
     assert_eq!(
         rig.ask(Ask::SaidLost(ServerId(2), LostCall { incarnation: None, force: true })),
         Ok(Answer::Done)
     );
     // One that has just begun does not know who lives.
-    let state = Rig::with(2).coordinator.state().clone();
+    let state = heard(2).coordinator.state().clone();
     let resumed = Coordinator::resume(Settings::default(), state).expect("it is its own");
-    let mut rig = Rig { coordinator: resumed, now: Instant::from_micros(1), events: Vec::new() };
+    let mut rig = Rig::of(resumed);
+    rig.now = Instant::from_micros(1);
     let Err(Refusal::Conflict(why)) = rig.ask(said(false)) else { panic!("it may live") };
     assert!(why.starts_with("server 2 may live"), "{why}");
     rig.pass(20_000);
@@ -187,17 +159,17 @@ fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
 
 #[test]
 fn a_link_that_is_broken_is_named_with_what_to_do() {
-    let mut rig = Rig::with(3);
+    let mut rig = heard(3);
     let secret = "its secret is another";
     for id in 1..=3 {
         rig.beat(id, &[]);
     }
     // It may be coming up.
     rig.beat(3, &[(1, 900, secret), (2, 900, secret)]);
-    assert_eq!((rig.states().join(" "), rig.events.len()), ("serving serving serving".into(), 0));
+    assert_eq!((rig.states().join(" "), rig.said.len()), ("serving serving serving".into(), 0));
     rig.beat(3, &[(1, 3_000, secret), (2, 4_000, secret)]);
     assert_eq!(
-        rig.events,
+        rig.said,
         [
             "server 3 has no link to server 1: its secret is another; give all servers the same --cluster-secret",
             "server 3 has no link to server 2: its secret is another; give all servers the same --cluster-secret",
@@ -212,7 +184,7 @@ fn a_link_that_is_broken_is_named_with_what_to_do() {
     );
     assert_eq!(rig.states().join(" "), "serving serving unlinked", "who misses most others");
     rig.beat(3, &[(1, 5_000, secret), (2, 6_000, secret)]);
-    assert_eq!(rig.events.len(), 2, "said once");
+    assert_eq!(rig.said.len(), 2, "said once");
     // Of who is silent, that is said.
     rig.pass(4_000);
     rig.beat(1, &[]);
@@ -220,7 +192,7 @@ fn a_link_that_is_broken_is_named_with_what_to_do() {
     assert_eq!(rig.status().broken_links.len(), 1);
     rig.beat(2, &[(3, 2_000, "")]);
     rig.beat(3, &[]);
-    assert_eq!(rig.events[2..], ["server 3 is linked to server 1 again"]);
+    assert_eq!(rig.said[2..], ["server 3 is linked to server 1 again"]);
     assert_eq!(
         (rig.status().broken_links, rig.states().join(" ")),
         (vec![], "serving serving serving".into())
@@ -229,7 +201,7 @@ fn a_link_that_is_broken_is_named_with_what_to_do() {
 
 #[test]
 fn of_two_servers_without_a_link_neither_is_said_to_serve() {
-    let mut rig = Rig::with(2);
+    let mut rig = heard(2);
     rig.beat(1, &[]);
     rig.beat(2, &[(1, 3_000, "it refuses: of us it says that its secret is another")]);
     assert_eq!(rig.states(), ["unlinked", "unlinked"]);

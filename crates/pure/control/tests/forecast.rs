@@ -1,67 +1,39 @@
 //! Curves of servers become the cluster's forecast; the autoscaler is set up, and tells what it saw.
 
+mod rig;
+
 use std::time::Duration;
 
 use mbal_control::api::{
     AutoscaleConfig, AutoscaleLook, AutoscalePolicy, CurveReport, ForecastTold, Heartbeat,
-    Incarnation, OutcomeTold, Registration,
+    OutcomeTold, Registration,
 };
-use mbal_control::{Answer, Ask, Coordinator, Look, Refusal, Settings, State};
+use mbal_control::{Answer, Ask, Look, Refusal, Settings, State};
 use mbal_model::{Instant, ServerId};
 use mbal_sketch::{Random, StackDistances, mix};
+use rig::{Rig, registration};
 
 const SECOND: u64 = 1_000_000;
 const SERVER_BYTES: u64 = 1 << 20;
 
-struct Rig {
-    coordinator: Coordinator,
-    now: Instant,
-    said: Vec<String>,
+fn servers(servers: u16) -> Rig {
+    let mut rig = Rig::with(servers, Settings::default(), |id| {
+        let (workers, memory_bytes) = (Vec::new(), SERVER_BYTES);
+        Registration { workers, memory_bytes, ..registration(id, id.into()) }
+    });
+    rig.now = Instant::from_micros(SECOND);
+    rig
 }
 
 impl Rig {
-    fn new(servers: u16) -> Rig {
-        let settings = Settings { servers_first: servers.into(), ..Settings::default() };
-        let coordinator = Coordinator::new(settings);
-        let mut rig = Rig { coordinator, now: Instant::from_micros(SECOND), said: Vec::new() };
-        for id in 1..=servers {
-            let registration = Registration {
-                id: Some(id),
-                incarnation: Incarnation(id.into()),
-                cluster: "mbal".into(),
-                client: format!("10.0.0.{id}:11211"),
-                link: format!("10.0.0.{id}:11311"),
-                memory_bytes: SERVER_BYTES,
-                moves: true,
-                ..Registration::default()
-            };
-            rig.ask(Ask::Register(registration));
-        }
-        rig
-    }
-
-    fn ask(&mut self, ask: Ask) -> Answer {
-        let done = self.coordinator.handle(self.now, ask);
-        self.said.extend(done.said);
-        done.answer.expect("it is not refused")
-    }
-
-    fn beat(&mut self, id: u16, curve: Option<CurveReport>) {
-        assert!(self.beats(id, curve));
-    }
-
     /// Whether the heartbeat is taken.
-    fn beats(&mut self, id: u16, curve: Option<CurveReport>) -> bool {
-        let incarnation = Incarnation(id.into());
-        let heartbeat = Heartbeat { incarnation, curve, ..Heartbeat::default() };
-        let done = self.coordinator.handle(self.now, Ask::Heartbeat(ServerId(id), heartbeat));
-        self.said.extend(done.said);
-        done.answer.is_ok()
+    fn tells(&mut self, id: u16, curve: CurveReport) -> bool {
+        self.beats(id, Heartbeat { curve: Some(curve), ..Heartbeat::default() }).is_ok()
     }
 
     fn forecast(&mut self, servers: usize, database_rate: Option<f64>) -> ForecastTold {
         match self.ask(Ask::Forecast { servers, database_rate }) {
-            Answer::Forecast(told) => told,
+            Ok(Answer::Forecast(told)) => told,
             other => panic!("{other:?}"),
         }
     }
@@ -83,12 +55,12 @@ fn curve(items: u64, reads: u64, hits: u64) -> CurveReport {
 
 #[test]
 fn curves_of_servers_are_told_as_hit_ratios_of_every_size() {
-    let mut rig = Rig::new(2);
+    let mut rig = servers(2);
     assert_eq!(rig.forecast(4, None).servers_told, 0);
     for minutes in 0..12 {
         for id in [1, 2] {
             // 2,048 items each: half of them fit.
-            rig.beat(id, Some(curve(2_097, 60_000 * minutes, 30_000 * minutes)));
+            assert!(rig.tells(id, curve(2_097, 60_000 * minutes, 30_000 * minutes)));
         }
         rig.now += Duration::from_micros(60 * SECOND);
     }
@@ -105,11 +77,11 @@ fn curves_of_servers_are_told_as_hit_ratios_of_every_size() {
 
 #[test]
 fn forecasts_go_through_what_was_measured_while_nothing_changed() {
-    let mut rig = Rig::new(2);
+    let mut rig = servers(2);
     let ratio_of_half = |rig: &mut Rig| rig.forecast(2, None).sizes[0].hit_ratio;
     for minutes in 0..12 {
         for id in [1, 2] {
-            rig.beat(id, Some(curve(2_097, 60_000 * minutes, 45_000 * minutes)));
+            assert!(rig.tells(id, curve(2_097, 60_000 * minutes, 45_000 * minutes)));
         }
         if minutes == 8 {
             assert!((ratio_of_half(&mut rig) - 0.25).abs() < 0.02, "not long enough");
@@ -121,9 +93,9 @@ fn forecasts_go_through_what_was_measured_while_nothing_changed() {
     assert!((told.sizes[1].hit_ratio - 0.75).abs() < 0.001, "as it was measured: {told:?}");
     assert!((ratio_of_half(&mut rig) - 0.5).abs() < 0.02, "a fourth less, as by the curve");
     // One leaves: what the other hits meanwhile is no measure.
-    rig.ask(Ask::Drain(ServerId(2), true));
+    rig.ask(Ask::Drain(ServerId(2), true)).expect("it is taken");
     for minutes in 12..20 {
-        rig.beat(1, Some(curve(2_097, 60_000 * minutes, 45_000 * 11)));
+        assert!(rig.tells(1, curve(2_097, 60_000 * minutes, 45_000 * 11)));
         rig.now += Duration::from_micros(60 * SECOND);
     }
     assert_eq!(rig.forecast(2, None).hit_ratio_measured, Some(0.75));
@@ -131,7 +103,7 @@ fn forecasts_go_through_what_was_measured_while_nothing_changed() {
 
 #[test]
 fn reports_that_are_none_do_no_harm() {
-    let mut rig = Rig::new(1);
+    let mut rig = servers(1);
     let points = vec![u64::MAX; 1_000];
     let of = |counted| CurveReport { counted, points: points.clone(), ..CurveReport::default() };
     let worst = [
@@ -142,7 +114,7 @@ fn reports_that_are_none_do_no_harm() {
         (CurveReport { reads: 5, hits: 9, points: vec![3, 1, 2], ..of(4.0) }, true),
     ];
     for (report, is_taken) in worst {
-        assert_eq!(rig.beats(1, Some(report)), is_taken);
+        assert_eq!(rig.tells(1, report), is_taken);
         rig.now += Duration::from_micros(SECOND);
         let told = rig.forecast(3, Some(1.0));
         let ratios = told.sizes.iter().map(|size| size.hit_ratio);
@@ -157,10 +129,10 @@ fn config() -> AutoscaleConfig {
 
 #[test]
 fn the_autoscaler_s_setting_is_saved_and_what_is_none_is_refused() {
-    let mut rig = Rig::new(1);
+    let mut rig = servers(1);
     let schedule = vec!["4 from 08:00 to 20:00".to_owned()];
     let set = AutoscaleConfig { schedule, policy: AutoscalePolicy::Reactive, ..config() };
-    rig.ask(Ask::Autoscale(set.clone()));
+    rig.ask(Ask::Autoscale(set.clone())).expect("it is taken");
     let saved = rig.coordinator.state().to_json();
     let read = State::from_json(&saved).expect("it is a state");
     assert_eq!((&read, read.autoscale.as_ref()), (rig.coordinator.state(), Some(&set)));
@@ -180,15 +152,15 @@ fn the_autoscaler_s_setting_is_saved_and_what_is_none_is_refused() {
 
 #[test]
 fn what_a_look_has_seen_and_what_came_true_is_told() {
-    let mut rig = Rig::new(1);
-    rig.ask(Ask::Autoscale(config()));
+    let mut rig = servers(1);
+    rig.ask(Ask::Autoscale(config())).expect("it is taken");
     let outcome = OutcomeTold { unix: 7, from: 1, to: 2, expected: 0.5, measured: 0.4 };
     for (starting, outcome) in [(1, None), (0, Some(outcome))] {
         let look = AutoscaleLook { servers: 1, servers_wanted: 2, ..AutoscaleLook::default() };
         let said = vec!["2 servers".to_owned()];
-        rig.ask(Ask::Looked(Look { look, starting, outcome, said }));
+        rig.ask(Ask::Looked(Look { look, starting, outcome, said })).expect("it is taken");
     }
-    let Answer::Autoscale(status) = rig.ask(Ask::AutoscaleStatus) else { panic!("a status") };
+    let Ok(Answer::Autoscale(status)) = rig.ask(Ask::AutoscaleStatus) else { panic!("a status") };
     assert_eq!((status.outcomes.as_slice(), status.config), (&[outcome][..], Some(config())));
     assert_eq!(rig.coordinator.autoscaled().changes, [1, 0]);
     assert_eq!(rig.said.last().map(String::as_str), Some("2 servers"));

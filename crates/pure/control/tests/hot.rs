@@ -1,95 +1,67 @@
 //! Hot keys: what servers report, what T is computed by, what servers, operators and the log hear of it.
 
+mod rig;
+
 use std::time::Duration;
 
 use mbal_control::api::{
-    HOT_KEYS_LISTED, Heartbeat, HotMode, HotReport, HotState, HotStatus, HotTold, Incarnation,
-    Registration, WorkerReport,
+    HOT_KEYS_LISTED, Heartbeat, HotMode, HotReport, HotState, HotStatus, HotTold, Registration,
+    WorkerReport,
 };
-use mbal_control::{Answer, Ask, Coordinator, Rates, Settings};
+use mbal_control::{Answer, Ask, Rates, Settings};
 use mbal_model::{Instant, Key, ServerId};
+use rig::{Rig, registration};
 
 const SECOND: u64 = 1_000_000;
 
-struct Rig {
-    coordinator: Coordinator,
-    now: Instant,
-    said: Vec<String>,
+/// Three servers that have registered.
+fn three(hot_keys: HotMode) -> Rig {
+    let settings = Settings { hot_keys, ..Settings::default() };
+    let mut rig = Rig::with(3, settings, of_no_worker);
+    rig.now = Instant::from_micros(SECOND);
+    rig
+}
+
+fn of_no_worker(id: u16) -> Registration {
+    Registration { workers: Vec::new(), memory_bytes: 0, ..registration(id, id.into()) }
 }
 
 impl Rig {
-    /// Three servers that have registered, with what was said so far forgotten.
-    fn new(hot_keys: HotMode) -> Rig {
-        let settings = Settings { servers_first: 3, hot_keys, ..Settings::default() };
-        let (now, said) = (Instant::from_micros(SECOND), Vec::new());
-        let mut rig = Rig { coordinator: Coordinator::new(settings), now, said };
-        for id in 1..=3 {
-            rig.register(id);
-        }
-        rig.said.clear();
-        rig
-    }
-
-    fn ask(&mut self, ask: Ask) -> Answer {
-        let done = self.coordinator.handle(self.now, ask);
-        self.said.extend(done.said);
-        done.answer.expect("it is not refused")
-    }
-
-    fn register(&mut self, id: u16) -> HotTold {
-        let asked = Registration {
-            id: Some(id),
-            incarnation: Incarnation(id.into()),
-            cluster: "mbal".into(),
-            client: format!("10.0.0.{id}:11211"),
-            link: format!("10.0.0.{id}:11311"),
-            moves: true,
-            ..Registration::default()
-        };
-        match self.ask(Ask::Register(asked)) {
-            Answer::Registered(registered) => registered.hot.expect("it is told"),
-            other => panic!("{other:?}"),
-        }
+    fn comes(&mut self, id: u16) -> HotTold {
+        self.register(of_no_worker(id)).expect("it may").hot.expect("it is told")
     }
 
     fn beat(&mut self, id: u16, requests: f64, hot: Vec<HotReport>) -> HotTold {
         let beat = Heartbeat {
-            incarnation: Incarnation(id.into()),
             map_version: 1,
             workers: vec![WorkerReport::default()],
             requests,
             hot,
             ..Heartbeat::default()
         };
-        match self.ask(Ask::Heartbeat(ServerId(id), beat)) {
-            Answer::News(news) => news.hot.expect("it is told"),
-            other => panic!("{other:?}"),
-        }
+        self.beats(id, beat).expect("it is known").hot.expect("it is told")
     }
 
     fn rates(&mut self) -> Option<Rates> {
         match self.ask(Ask::Rates) {
-            Answer::Rates(rates) => rates,
+            Ok(Answer::Rates(rates)) => rates,
             other => panic!("{other:?}"),
         }
     }
 
     fn threshold(&mut self, threshold: f64) -> Option<f64> {
-        self.ask(Ask::Threshold(threshold));
-        self.status().told.threshold
+        self.ask(Ask::Threshold(threshold)).expect("it is taken");
+        self.hot().told.threshold
     }
 
-    fn status(&mut self) -> HotStatus {
-        match self.ask(Ask::Status) {
-            Answer::Status(status) => status.hot.expect("it is told"),
-            other => panic!("{other:?}"),
-        }
+    fn hot(&mut self) -> HotStatus {
+        self.status().hot.expect("it is told")
     }
 
     /// Server and name of each key, as `GET /v1/hotkeys` tells them.
     fn keys(&mut self) -> Vec<(u16, String)> {
         match self.ask(Ask::HotKeys) {
-            Answer::HotKeys(told) => {
+            Ok(Answer::HotKeys(told)) => {
                 told.keys.into_iter().map(|key| (key.server, key.report.key)).collect()
             }
             other => panic!("{other:?}"),
@@ -97,7 +69,7 @@ impl Rig {
     }
 
     /// What was said since the last look.
-    fn said(&mut self) -> Vec<String> {
+    fn new_lines(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
     }
 }
@@ -113,9 +85,9 @@ fn copied(name: &str, reads: f64, copies: &[u16]) -> HotReport {
 
 #[test]
 fn mode_and_lease_are_told_at_once_and_t_when_all_servers_have_reported() {
-    let mut rig = Rig::new(HotMode::Atomic);
+    let mut rig = three(HotMode::Atomic);
     let told = HotTold { mode: HotMode::Atomic, lease_ms: 1000, threshold: None };
-    assert_eq!(rig.register(1), told);
+    assert_eq!(rig.comes(1), told);
     rig.beat(1, 900.0, vec![key("a", 500.0, 1.0)]);
     rig.beat(2, 50.0, vec![]);
     assert_eq!(rig.rates(), None, "server 3 may have hot keys, too");
@@ -123,15 +95,15 @@ fn mode_and_lease_are_told_at_once_and_t_when_all_servers_have_reported() {
     rig.beat(3, 50.0, vec![key("b", 80.0, 0.0), key("written", 90.0, 10.0)]);
     let rates = Rates { servers: 3, requests: 1000.0, hottest: vec![500.0, 80.0], target: 1.25 };
     assert_eq!(rig.rates(), Some(rates), "copies do not help what is written so often");
-    rig.ask(Ask::Threshold(200.0));
+    rig.ask(Ask::Threshold(200.0)).expect("it is taken");
     let told = HotTold { threshold: Some(200.0), ..told };
     assert_eq!(rig.beat(2, 50.0, vec![]), told);
-    assert_eq!(rig.register(2), told);
+    assert_eq!(rig.comes(2), told);
 }
 
 #[test]
 fn who_is_silent_is_not_waited_for_for_ever_and_does_not_count() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     rig.now = Instant::from_micros(10 * SECOND);
     rig.beat(1, 100.0, vec![key("a", 60.0, 0.0)]);
     rig.beat(2, 20.0, vec![]);
@@ -141,17 +113,17 @@ fn who_is_silent_is_not_waited_for_for_ever_and_does_not_count() {
 
 #[test]
 fn nothing_is_computed_where_nothing_is_copied() {
-    let mut rig = Rig::new(HotMode::Off);
+    let mut rig = three(HotMode::Off);
     for id in 1..=3 {
         rig.beat(id, 100.0, vec![]);
     }
     assert_eq!(rig.rates(), None);
-    assert_eq!(rig.status().told.mode, HotMode::Off);
+    assert_eq!(rig.hot().told.mode, HotMode::Off);
 }
 
 #[test]
 fn t_follows_what_is_felt_and_copies_go_when_four_epochs_have_wanted_none() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     let told = [
         (f64::INFINITY, Some(0.0)),
         (1000.0, Some(1000.0)),
@@ -177,11 +149,11 @@ fn t_follows_what_is_felt_and_copies_go_when_four_epochs_have_wanted_none() {
 
 #[test]
 fn each_change_of_copies_is_told_once_with_what_it_was_decided_on() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     rig.beat(1, 900.0, vec![key("a", 500.0, 1.0)]);
-    assert_eq!(rig.said(), [""; 0], "it has no copies");
+    assert_eq!(rig.new_lines(), [""; 0], "it has no copies");
     rig.beat(1, 900.0, vec![copied("a", 500.0, &[2, 3])]);
-    rig.ask(Ask::Threshold(200.4));
+    rig.ask(Ask::Threshold(200.4)).expect("it is taken");
     rig.beat(1, 900.0, vec![copied("a", 510.0, &[3, 2])]);
     rig.beat(1, 900.0, vec![copied("a", 320.0, &[2])]);
     let pending = HotReport { state: Some(HotState::HotPending), ..copied("a", 320.0, &[2]) };
@@ -199,28 +171,28 @@ fn each_change_of_copies_is_told_once_with_what_it_was_decided_on() {
         "key b of server 2 is hot: 250 reads/s, 2 writes/s, T is 200/s, 3 servers; a copy on server 1",
         "key b of server 2 cools: it is hardly asked for, T is 200/s, 3 servers",
     ];
-    assert_eq!(rig.said(), said);
+    assert_eq!(rig.new_lines(), said);
 }
 
 #[test]
 fn an_epoch_has_sixteen_changes_one_by_one_and_the_number_of_the_others() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     let hot = |copies: &[u16]| -> Vec<HotReport> {
         (0..20).map(|at| copied(&format!("key{at}"), 100.0, copies)).collect()
     };
     rig.beat(1, 900.0, hot(&[2]));
-    assert_eq!(rig.said().len(), 16);
+    assert_eq!(rig.new_lines().len(), 16);
     rig.rates();
-    assert_eq!(rig.said(), ["4 more hot keys have changed"]);
+    assert_eq!(rig.new_lines(), ["4 more hot keys have changed"]);
     rig.rates();
-    assert_eq!(rig.said(), [""; 0]);
+    assert_eq!(rig.new_lines(), [""; 0]);
     rig.beat(1, 900.0, hot(&[2, 3]));
-    assert_eq!(rig.said().len(), 16, "another epoch");
+    assert_eq!(rig.new_lines().len(), 16, "another epoch");
 }
 
 #[test]
 fn a_heartbeat_with_ten_thousand_keys_counts_for_its_hottest() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     let many = (0..10_000).map(|at| key(&format!("key{at}"), f64::from(at), 0.0)).collect();
     rig.beat(1, 1e6, many);
     let keys = rig.keys();
@@ -230,7 +202,7 @@ fn a_heartbeat_with_ten_thousand_keys_counts_for_its_hottest() {
 
 #[test]
 fn what_no_server_can_mean_is_left_out() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     let long = "k".repeat(751);
     let names = ["", "two words", "new\nline", "\u{fffd}", &long, "good%20key"];
     let mut hot: Vec<HotReport> = names.map(|name| copied(name, 10.0, &[2])).into();
@@ -240,22 +212,22 @@ fn what_no_server_can_mean_is_left_out() {
     let keys = rig.keys();
     let keys: Vec<&str> = keys.iter().map(|(_, key)| key.as_str()).collect();
     assert_eq!(keys, ["good%20key", "many", "wild"]);
-    assert_eq!((rig.status().copies, rig.status().requests), (1 + 255, 0.0));
+    assert_eq!((rig.hot().copies, rig.hot().requests), (1 + 255, 0.0));
 }
 
 #[test]
 fn keys_are_told_hottest_first_of_those_that_are_heard_of() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     rig.beat(1, 300.0, vec![copied("a", 100.0, &[2, 3]), key("c", 50.0, 0.0)]);
     rig.beat(2, 300.0, vec![copied("b", 200.0, &[1])]);
     assert_eq!(rig.keys(), [(2, "b".into()), (1, "a".into()), (1, "c".into())]);
-    let status = rig.status();
+    let status = rig.hot();
     assert_eq!((status.copied, status.copies, status.requests), (2, 3, 600.0));
     rig.now = Instant::from_micros(3 * SECOND);
     rig.beat(2, 300.0, vec![copied("b", 200.0, &[1])]);
     rig.now = Instant::from_micros(5 * SECOND);
     assert_eq!(rig.keys(), [(2, "b".into())], "server 1 is silent");
-    rig.ask(Ask::Lost(ServerId(2)));
+    rig.ask(Ask::Lost(ServerId(2))).expect("it is taken");
     assert_eq!(rig.keys(), []);
 }
 
@@ -277,10 +249,10 @@ fn terms_that_no_coordinator_can_mean_are_known() {
 
 #[test]
 fn what_has_copied_keys_stays_where_it_is() {
-    let mut rig = Rig::new(HotMode::Async);
+    let mut rig = three(HotMode::Async);
     let hash = Key::new(b"a-key").expect("a key").hash();
     let pinned = |rig: &mut Rig| {
-        let Answer::Outlook(outlook) = rig.ask(Ask::Outlook(1)) else { panic!("an outlook") };
+        let Ok(Answer::Outlook(outlook)) = rig.ask(Ask::Outlook(1)) else { panic!("an outlook") };
         let workers = outlook.servers.into_iter().flat_map(|server| server.workers);
         let all: Vec<_> = workers.flat_map(|worker| worker.cachelets).collect();
         assert!(all.len() >= 3);

@@ -1,75 +1,37 @@
 //! Servers that own by leases: when another process may take a server's place, and when one is dead.
 
+mod rig;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mbal_control::api::{Heartbeat, Registered, Registration};
-use mbal_control::{Answer, Ask, Coordinator, Leases, Refusal, Settings, State};
+use mbal_control::api::{Heartbeat, Registration};
+use mbal_control::{Answer, Ask, Coordinator, Leases, Refusal, Settings};
 use mbal_election::{KeySeen, Terms};
 use mbal_model::{Instant, ServerId};
+use rig::{Rig, registration};
 
 const HERE: &str = "http://10.0.0.9:11210";
-
-struct Rig {
-    coordinator: Coordinator,
-    now: Instant,
-}
 
 fn settings(grace: Option<Duration>) -> Settings {
     let terms = Terms { lease: Duration::from_secs(3), grace };
     let etcd = vec!["http://10.0.0.8:2379".into()];
     let leases = Some(Leases { terms, etcd, address: HERE.into() });
-    Settings { cluster: "shop".into(), servers_first: 3, leases, ..Settings::default() }
+    Settings { leases, ..Settings::default() }
 }
 
-fn registration(host: u16, incarnation: u64) -> Registration {
-    Registration {
-        incarnation: incarnation.into(),
-        cluster: "shop".into(),
-        client: format!("10.0.0.{host}:11211"),
-        link: format!("10.0.0.{host}:11311"),
-        workers: vec![format!("10.0.0.{host}:11300")],
-        memory_bytes: 64 << 20,
-        moves: true,
-        leases: true,
-        coordinators: vec![HERE.into()],
-        ..Registration::default()
-    }
+fn nameless(host: u16, incarnation: u64) -> Registration {
+    let coordinators = vec![HERE.into()];
+    Registration { id: None, leases: true, coordinators, ..registration(host, incarnation) }
+}
+
+fn three() -> Rig {
+    Rig::with(3, settings(None), |host| nameless(host, host.into()))
 }
 
 impl Rig {
-    /// Servers 1 to 3, whose incarnations are 1 to 3.
-    fn new() -> Rig {
-        let coordinator = Coordinator::new(settings(None));
-        let mut rig = Rig { coordinator, now: Instant::ZERO };
-        for host in 1..=3 {
-            rig.register(registration(host, host.into())).expect("nobody is in the way");
-        }
-        rig
-    }
-
-    fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
-        let done = self.coordinator.handle(self.now, ask);
-        let read = State::from_json(&self.coordinator.state().to_json());
-        assert_eq!(read.as_ref(), Ok(self.coordinator.state()));
-        done.answer
-    }
-
-    fn register(&mut self, registration: Registration) -> Result<Registered, Refusal> {
-        match self.ask(Ask::Register(registration))? {
-            Answer::Registered(registered) => Ok(registered),
-            other => panic!("{other:?}"),
-        }
-    }
-
     fn beat(&mut self, id: u16) -> bool {
-        let incarnation = u64::from(id).into();
-        let told = self
-            .ask(Ask::Heartbeat(ServerId(id), Heartbeat { incarnation, ..Heartbeat::default() }));
-        match told {
-            Ok(Answer::News(news)) => news.soon,
-            other => panic!("{other:?}"),
-        }
+        self.beats(id, Heartbeat::default()).expect("it is known").soon
     }
 
     /// Ten seconds pass, in which all but server 2 are heard of, and a look each quarter shows its key so.
@@ -95,11 +57,6 @@ impl Rig {
         }
         None
     }
-
-    fn cachelets_of(&self, server: u16) -> usize {
-        let map = self.coordinator.state().map.as_ref().expect("there is one");
-        map.cachelets().iter().filter(|(_, owner)| owner.server == ServerId(server)).count()
-    }
 }
 
 /// Whole seconds, as etcd tells them.
@@ -109,50 +66,50 @@ fn unrenewed(ms: u64) -> KeySeen {
 
 #[test]
 fn a_server_that_can_hold_a_lease_is_told_of_it() {
-    let mut rig = Rig::new();
-    let told = rig.register(registration(1, 1)).expect("it asks again").lease.expect("a lease");
+    let mut rig = three();
+    let told = rig.register(nameless(1, 1)).expect("it asks again").lease.expect("a lease");
     assert_eq!((told.lease_ms, told.grace_ms), (3_000, None));
     assert_eq!(told.etcd, ["http://10.0.0.8:2379"]);
-    let old = Registration { leases: false, ..registration(4, 4) };
+    let old = Registration { leases: false, ..nameless(4, 4) };
     assert_eq!(rig.register(old).expect("it may").lease, None);
 }
 
 #[test]
 fn a_server_whose_lease_is_not_renewed_is_dead_and_others_begin_its_cachelets() {
-    let mut rig = Rig::new();
+    let mut rig = three();
     let at = rig.pass(unrenewed).expect("it is found");
     assert!((4_000..=4_750).contains(&at), "{at}: lease, drift, and what etcd rounds off");
-    assert_eq!(rig.cachelets_of(2), 0);
+    assert_eq!(rig.held(2).len(), 0);
 }
 
 #[test]
 fn a_key_that_is_gone_is_waited_for_as_long() {
-    let at = Rig::new().pass(|_| KeySeen::Absent).expect("it is found");
+    let at = three().pass(|_| KeySeen::Absent).expect("it is found");
     assert_eq!(at, 3_750, "from the first look that missed it");
 }
 
 #[test]
 fn a_process_that_was_said_to_be_dead_and_has_not_heard_of_it_begins_anew() {
-    let mut rig = Rig::new();
+    let mut rig = three();
     rig.ask(Ask::Lost(ServerId(2))).expect("an operator may say so");
-    let refused = rig.register(registration(2, 2));
+    let refused = rig.register(nameless(2, 2));
     assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");
-    rig.register(registration(2, 7)).expect("it is another incarnation");
-    assert!(rig.register(registration(2, 2)).is_err(), "a call that comes late");
+    rig.register(nameless(2, 7)).expect("it is another incarnation");
+    assert!(rig.register(nameless(2, 2)).is_err(), "a call that comes late");
 }
 
 #[test]
 fn a_server_that_renews_is_not_dead_however_silent_it_is() {
-    let mut rig = Rig::new();
+    let mut rig = three();
     assert_eq!(rig.pass(|_| KeySeen::Present { unrenewed: Duration::ZERO }), None);
 }
 
 #[test]
 fn a_server_that_does_not_know_this_coordinator_is_not_dead_by_its_lease() {
-    let mut rig = Rig::new();
+    let mut rig = three();
     rig.ask(Ask::Lost(ServerId(2))).expect("it is known");
     let coordinators = vec!["http://10.0.0.7:11210".into()];
-    let other = Registration { coordinators, ..registration(2, 22) };
+    let other = Registration { coordinators, ..nameless(2, 22) };
     rig.register(other).expect("the one before is dead");
     assert_eq!(rig.pass(|_| KeySeen::Absent), None);
     rig.ask(Ask::Lost(ServerId(2))).expect("an operator may say so");
@@ -161,23 +118,23 @@ fn a_server_that_does_not_know_this_coordinator_is_not_dead_by_its_lease() {
 
 #[test]
 fn another_process_takes_the_place_of_one_that_owns_nothing_any_more() {
-    let mut rig = Rig::new();
-    assert!(matches!(rig.register(registration(2, 22)), Err(Refusal::Conflict(_))));
+    let mut rig = three();
+    assert!(matches!(rig.register(nameless(2, 22)), Err(Refusal::Conflict(_))));
     rig.pass(unrenewed).expect("it is found");
-    let registered = rig.register(registration(2, 22)).expect("it is dead");
-    assert_eq!((registered.id, rig.cachelets_of(2)), (2, 0));
+    let registered = rig.register(nameless(2, 22)).expect("it is dead");
+    assert_eq!((registered.id, rig.held(2).len()), (2, 0));
 }
 
 #[test]
 fn one_that_says_that_it_has_ended_may_begin_anew_at_once() {
-    let mut rig = Rig::new();
+    let mut rig = three();
     rig.ask(Ask::Leave(ServerId(2), 2.into())).expect("it is the one");
-    assert_eq!(rig.register(registration(2, 22)).expect("it has ended").id, 2);
+    assert_eq!(rig.register(nameless(2, 22)).expect("it has ended").id, 2);
 }
 
 #[test]
 fn servers_are_asked_to_come_sooner_while_one_may_be_about_to_be_dead() {
-    let mut rig = Rig::new();
+    let mut rig = three();
     assert!(!rig.beat(1));
     rig.now = Instant::from_micros(2_000_000);
     assert!(rig.beat(1), "2 and 3 have not been heard of");
@@ -187,10 +144,10 @@ fn servers_are_asked_to_come_sooner_while_one_may_be_about_to_be_dead() {
 
 #[test]
 fn a_new_leader_waits_as_long() {
-    let rig = Rig::new();
+    let rig = three();
     let state = rig.coordinator.state().clone();
     let coordinator = Coordinator::resume(settings(None), state).expect("it is its state");
-    let mut rig = Rig { coordinator, now: Instant::ZERO };
+    let mut rig = Rig::of(coordinator);
     let absent = rig.pass(|_| KeySeen::Present { unrenewed: Duration::from_secs(5) });
     assert_eq!(absent, Some(3_750), "from its first look");
 }

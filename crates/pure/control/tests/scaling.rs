@@ -1,19 +1,18 @@
 //! How many servers there are to be: who retires, what moves carry, and what ends it.
 
+mod rig;
+
 use mbal_control::api::{
     AgesReport, ClassAges, Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News,
     Progress, Registration, ScaleCall, ScaleState, ScaleStatus,
 };
 use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State, choose};
 use mbal_model::{ClusterPlan, Instant, Move, Owner, PlannedMove, ServerId, Why, WorkerId};
+use rig::{Rig, registration};
 
-struct Rig {
-    coordinator: Coordinator,
-    now: Instant,
-}
-
-fn settings() -> Settings {
-    Settings { cluster: "shop".into(), servers_first: 4, ..Settings::default() }
+fn of_one_worker(id: u16, incarnation: u64) -> Registration {
+    let workers = vec![format!("10.0.0.{id}:11300")];
+    Registration { workers, memory_bytes: 100_000, ..registration(id, incarnation) }
 }
 
 /// Server 3 is the coldest; servers are as full as they can be.
@@ -27,43 +26,17 @@ fn ages(id: u16, number: u32) -> AgesReport {
 impl Rig {
     /// Four servers with a worker each, and their map.
     fn four() -> Rig {
-        let mut rig = Rig { coordinator: Coordinator::new(settings()), now: Instant::ZERO };
-        (1..=4).for_each(|id| rig.register(id, u64::from(id)));
-        rig
+        Rig::with(4, Settings::default(), |id| of_one_worker(id, id.into()))
     }
 
-    fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
-        let before = self.coordinator.state().clone();
-        let done = self.coordinator.handle(self.now, ask);
-        assert_eq!(done.before.is_some(), *self.coordinator.state() != before);
-        let read = State::from_json(&self.coordinator.state().to_json());
-        assert_eq!(read.as_ref(), Ok(self.coordinator.state()), "whatever is asked");
-        done.answer
-    }
-
-    fn register(&mut self, id: u16, incarnation: u64) {
-        let registration = Registration {
-            id: Some(id),
-            incarnation: Incarnation(incarnation),
-            cluster: "shop".into(),
-            client: format!("10.0.0.{id}:11211"),
-            link: format!("10.0.0.{id}:11311"),
-            workers: vec![format!("10.0.0.{id}:11300")],
-            memory_bytes: 100_000,
-            moves: true,
-            ..Registration::default()
-        };
-        assert!(matches!(self.ask(Ask::Register(registration)), Ok(Answer::Registered(_))));
+    fn comes(&mut self, id: u16, incarnation: u64) {
+        self.register(of_one_worker(id, incarnation)).expect("nobody is in the way");
     }
 
     fn beat(&mut self, id: u16, ages: Option<AgesReport>, moves: Vec<MoveReport>) -> News {
-        let map_version = self.coordinator.state().map.as_ref().map_or(0, |map| map.version());
-        let incarnation = self.coordinator.state().members[&ServerId(id)].incarnation;
-        let beat = Heartbeat { incarnation, map_version, ages, moves, ..Heartbeat::default() };
-        match self.ask(Ask::Heartbeat(ServerId(id), beat)) {
-            Ok(Answer::News(news)) => news,
-            other => panic!("{other:?}"),
-        }
+        let map_version = self.version();
+        let beat = Heartbeat { map_version, ages, moves, ..Heartbeat::default() };
+        self.beats(id, beat).expect("it is known")
     }
 
     fn scale(&mut self, servers: usize, dry_run: bool) -> Result<ScaleStatus, Refusal> {
@@ -85,7 +58,7 @@ impl Rig {
         }
     }
 
-    fn status(&mut self) -> ScaleStatus {
+    fn scaling(&mut self) -> ScaleStatus {
         match self.ask(Ask::Scaling) {
             Ok(Answer::Scale(status)) => *status,
             other => panic!("{other:?}"),
@@ -114,9 +87,7 @@ impl Rig {
     }
 
     fn begin_move(&mut self, from: u16, to: u16) -> u32 {
-        let map = self.coordinator.state().map.clone().expect("there is a map");
-        let held = map.cachelets().iter().find(|(_, owner)| owner.server.0 == from);
-        let prefix = held.expect("it has some").0.to_string();
+        let prefix = self.held(from)[0].to_string();
         match self.ask(Ask::Move(MoveCall { prefix, server: to, worker: None })) {
             Ok(Answer::Move(number)) => number,
             other => panic!("{other:?}"),
@@ -125,11 +96,7 @@ impl Rig {
 
     /// All that a server has goes to server 1.
     fn empty(&mut self, from: u16) {
-        let has_some = |rig: &Rig| {
-            let map = rig.coordinator.state().map.clone().expect("there is a map");
-            map.cachelets().iter().any(|(_, owner)| owner.server.0 == from)
-        };
-        while has_some(self) {
+        while !self.held(from).is_empty() {
             let number = self.begin_move(from, 1);
             let sealed = MoveReport {
                 number,
@@ -153,7 +120,7 @@ fn the_coldest_retires_and_its_moves_carry_what_was_chosen() {
     assert_eq!((status.state, status.awaited.len()), (ScaleState::Asking, 4));
     rig.choose();
     assert_eq!(rig.retiring(), [3]);
-    let status = rig.status();
+    let status = rig.scaling();
     assert_eq!((status.state, status.serving), (ScaleState::Moving, 3));
     let plan = status.plan.expect("it was chosen");
     assert_eq!((plan.retiring[0].server, plan.retiring[0].score), (3, 550));
@@ -168,7 +135,7 @@ fn the_coldest_retires_and_its_moves_carry_what_was_chosen() {
         MoveReport { number, progress: Progress::Sealed, bytes: 5_000, ..MoveReport::default() };
     rig.beat(3, None, vec![sealed]);
     rig.empty(3);
-    let status = rig.status();
+    let status = rig.scaling();
     assert_eq!(
         (status.state, status.part_done, &status.retired[..]),
         (ScaleState::Done, 1.0, &[3][..])
@@ -202,7 +169,7 @@ fn a_dry_run_says_who_would_retire_and_changes_nothing() {
     let mut rig = Rig::four();
     rig.scale(2, true).expect("it begins");
     rig.choose();
-    let status = rig.status();
+    let status = rig.scaling();
     let retiring = status.plan.expect("it was chosen").retiring;
     assert_eq!((status.dry_run, status.state, retiring.len()), (true, ScaleState::Done, 2));
     assert!(rig.retiring().is_empty() && rig.coordinator.state().scaling.is_none());
@@ -225,14 +192,15 @@ fn a_coordinator_that_begins_anew_goes_on() {
     rig.scale(3, false).expect("it begins");
     let begin_anew = |rig: &mut Rig| {
         let state = State::from_json(&rig.coordinator.state().to_json()).expect("it was saved");
-        rig.coordinator = Coordinator::resume(settings(), state).expect("the same cluster");
+        rig.coordinator =
+            Coordinator::resume(Settings::default(), state).expect("the same cluster");
     };
     // Nobody has told anything that the new one knows: it asks again.
     begin_anew(&mut rig);
     rig.choose();
     assert_eq!(rig.retiring(), [3]);
     begin_anew(&mut rig);
-    assert_eq!(rig.status().state, ScaleState::Moving);
+    assert_eq!(rig.scaling().state, ScaleState::Moving);
     rig.begin_move(3, 2);
     let news = rig.beat(3, None, Vec::new());
     assert!(news.moves[0].selected.is_some() && news.ages.is_none());
@@ -252,7 +220,7 @@ fn a_cancelled_one_leaves_everybody_serving() {
         (news.moves[0].number, news.moves[0].word, news.drain),
         (number, MoveDecision::Cancel, None)
     );
-    assert_eq!(rig.status().state, ScaleState::Idle);
+    assert_eq!(rig.scaling().state, ScaleState::Idle);
     assert!(matches!(rig.ask(Ask::EndScaling), Err(Refusal::Unknown(_))));
 }
 
@@ -262,7 +230,7 @@ fn if_a_server_dies_that_was_to_stay_one_stays_that_was_to_retire() {
     rig.scale(2, false).expect("it begins");
     rig.choose();
     let chosen: Vec<u16> =
-        rig.status().plan.expect("it was chosen").retiring.iter().map(|one| one.server).collect();
+        rig.scaling().plan.expect("it was chosen").retiring.iter().map(|one| one.server).collect();
     let stays = (1..=4).find(|id| !chosen.contains(id)).expect("two stay");
     assert_eq!(rig.ask(Ask::Lost(ServerId(stays))), Ok(Answer::Done));
     assert_eq!(rig.retiring(), [chosen[0]], "the coldest retires still");
@@ -273,11 +241,11 @@ fn who_was_to_retire_and_comes_back_before_it_was_empty_retires_still() {
     let mut rig = Rig::four();
     rig.scale(3, false).expect("it begins");
     rig.choose();
-    rig.register(3, 33);
+    rig.comes(3, 33);
     assert_eq!(rig.retiring(), [3]);
     rig.empty(3);
     // After that it is a server that somebody has started.
-    rig.register(3, 34);
+    rig.comes(3, 34);
     assert!(rig.retiring().is_empty());
 }
 
@@ -290,8 +258,8 @@ fn more_servers_are_told_of_and_those_that_are_empty_serve_again() {
     let status = rig.scale(6, false).expect("it begins");
     assert_eq!((status.state, status.serving, status.more), (ScaleState::Growing, 4, 2));
     assert!(rig.retiring().is_empty(), "server 3 is still there");
-    (5..=6).for_each(|id| rig.register(id, u64::from(id)));
-    assert_eq!(rig.status().state, ScaleState::Done);
+    (5..=6).for_each(|id| rig.comes(id, u64::from(id)));
+    assert_eq!(rig.scaling().state, ScaleState::Done);
 }
 
 #[test]
@@ -302,7 +270,7 @@ fn what_is_done_stays_done_and_chooses_no_more() {
     rig.empty(3);
     rig.beat(3, None, Vec::new());
     // Somebody starts it again, it gets its share, and is emptied by hand.
-    rig.register(3, 33);
+    rig.comes(3, 33);
     let number = rig.begin_move(1, 3);
     rig.beat(
         1,
@@ -312,7 +280,7 @@ fn what_is_done_stays_done_and_chooses_no_more() {
     assert_eq!(rig.ask(Ask::Drain(ServerId(3), true)), Ok(Answer::Done));
     rig.begin_move(3, 1);
     assert!(rig.beat(3, None, Vec::new()).moves.iter().all(|one| one.selected.is_none()));
-    assert_eq!(rig.status().state, ScaleState::Done);
+    assert_eq!(rig.scaling().state, ScaleState::Done);
     rig.scale(2, false).expect("nothing is under way");
 }
 
@@ -350,7 +318,7 @@ fn who_is_named_retires_however_warm_and_what_travels_is_chosen() {
     rig.choose();
     assert_eq!(rig.retiring(), [1, 4]);
     assert_eq!(rig.stopping(), [0; 0], "an operator stops them");
-    let plan = rig.status().plan.expect("it was chosen");
+    let plan = rig.scaling().plan.expect("it was chosen");
     let retiring = plan.retiring.iter().map(|one| (one.server, one.carried_bytes < one.bytes));
     assert_eq!(retiring.collect::<Vec<_>>(), [(4, true), (1, true)]);
     assert!(plan.cuts.iter().any(|cut| (cut.from, cut.server) == (1, 3)));
@@ -390,7 +358,7 @@ fn what_the_autoscaler_has_retired_is_to_be_stopped_until_it_is_gone_or_stays() 
     assert_eq!((rig.retiring(), rig.stopping()), (vec![3], vec![3]));
     assert_eq!(rig.coordinator.autoscaled().changes, [0, 1]);
     // A process that begins before it was empty.
-    rig.register(3, 33);
+    rig.comes(3, 33);
     assert_eq!(rig.stopping(), [3]);
     rig.empty(3);
     // An operator's next scaling does not make it forgotten.
@@ -405,7 +373,7 @@ fn what_the_autoscaler_has_retired_is_to_be_stopped_until_it_is_gone_or_stays() 
     assert_eq!(rig.ask(Ask::Leave(ServerId(3), Incarnation(33))), Ok(Answer::Done));
     assert_eq!(rig.stopping(), [0; 0]);
     // Somebody starts another one of that number, and empties it.
-    rig.register(3, 34);
+    rig.comes(3, 34);
     assert_eq!(rig.ask(Ask::Drain(ServerId(3), true)), Ok(Answer::Done));
     assert_eq!(rig.stopping(), [0; 0], "an operator's drain stops nothing");
 }
