@@ -189,3 +189,19 @@ fn what_is_announced_is_not_reserved() {
     assert_eq!(received(&mut rig, &block[..(1 << 20) - 2]), []);
     rig.check("\nmn\r\n", "SERVER_ERROR object too large for cache\r\nMN\r\n");
 }
+
+#[test]
+fn a_get_of_any_number_of_keys_answers_them_in_their_order() {
+    let mut rig = Rig::new();
+    (0..100)
+        .step_by(2)
+        .for_each(|key| rig.check(&format!("set {key} 0 0 1\r\nv\r\n"), "STORED\r\n"));
+    for count in 1..70 {
+        let keys: Vec<String> = (0..count).map(|key| (key * 7 % 100).to_string()).collect();
+        let hits = keys.iter().filter(|key| key.parse::<u32>().expect("a number") % 2 == 0);
+        let values: String = hits.map(|key| format!("VALUE {key} 0 1\r\nv\r\n")).collect();
+        // However many blanks stand between the keys and behind them.
+        rig.check(&format!("get {}\r\n", keys.join(" ")), &format!("{values}END\r\n"));
+        rig.check(&format!("get {} \r\n", keys.join("  ")), &format!("{values}END\r\n"));
+    }
+}
