@@ -169,11 +169,6 @@ impl KernelTable {
         self.changes.push(KernelChange::Put { key, flags, value, lives });
     }
 
-    /// Keys that the kernel answers.
-    pub fn answered(&self) -> usize {
-        self.keys.values().filter(|entry| entry.answered.is_some()).count()
-    }
-
     /// What the kernel is to do, in this order. `upstreams` are those in the pool, which was changed so often.
     pub fn take_changes(
         &mut self,

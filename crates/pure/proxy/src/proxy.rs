@@ -177,11 +177,6 @@ impl Proxy {
         self.backend.take_kernel_changes(self.ledger.counters.pool_changes)
     }
 
-    /// Keys that the kernel answers.
-    pub fn kernel_keys(&self) -> usize {
-        self.backend.hot.kernel.as_ref().map_or(0, |kernel| kernel.answered())
-    }
-
     pub fn client_output(&self, client: ClientId) -> &[u8] {
         self.sessions.get(client.0).replies.out.unsent()
     }

@@ -65,22 +65,6 @@ impl Sampler {
         Some(place)
     }
 
-    /// Which of the next `requests` to look at, by their place among them: for a batch that a
-    /// worker has parsed. Costs nothing per request, only per chosen one.
-    pub fn choose_among(&mut self, requests: usize) -> impl Iterator<Item = usize> {
-        let mut next = self.skips_left as usize;
-        std::iter::from_fn(move || {
-            if next >= requests {
-                self.skips_left = (next - requests) as u32;
-                return None;
-            }
-            let chosen = next;
-            self.skips_left = self.draw_skips();
-            next += 1 + self.skips_left as usize;
-            Some(chosen)
-        })
-    }
-
     // P(skips = g) = (1 - rate)^g · rate; at rate 1 the scale is 0, hence no skips.
     #[inline]
     fn draw_skips(&mut self) -> u32 {
@@ -144,20 +128,6 @@ mod tests {
             (0..1_000).map(|_| sampler.choose()).collect::<Vec<_>>()
         };
         assert_eq!(run(), run());
-    }
-
-    #[test]
-    fn batches_of_any_size_choose_what_single_requests_do() {
-        let mut single = Sampler::new(0.2, 5);
-        let mut batched = single.clone();
-        let chosen: Vec<usize> = (0..10_000).filter(|_| single.choose()).collect();
-        let (mut start, mut chosen_in_batches) = (0, Vec::new());
-        while start < 10_000 {
-            let requests = (start % 37).min(10_000 - start).max(1);
-            chosen_in_batches.extend(batched.choose_among(requests).map(|at| start + at));
-            start += requests;
-        }
-        assert_eq!(chosen_in_batches, chosen);
     }
 
     #[test]
