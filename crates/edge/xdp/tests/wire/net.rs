@@ -126,6 +126,19 @@ impl Net {
         command
     }
 
+    /// twemproxy on the proxy's host, before the same servers.
+    pub fn twemproxy(&self, listen: SocketAddrV4, hash: &str) -> Command {
+        let servers: String =
+            (0..SERVERS).map(|place| format!("   - {}:1\n", server(place))).collect();
+        let config = std::env::temp_dir().join(format!("xdp-twemproxy-{}.yml", std::process::id()));
+        let pool = format!("pool:\n  listen: {listen}\n  hash: {hash}\n");
+        let text = format!("{pool}  distribution: ketama\n  servers:\n{servers}");
+        std::fs::write(&config, text).unwrap();
+        let mut command = self.command("proxy", "nutcracker");
+        command.arg("-c").arg(&config).args(["-v", "0", "-s", "22222"]);
+        command
+    }
+
     /// At the bridge's end of the proxy's interface, which takes what a packet program sends only if there is one too.
     pub fn nothing_at_the_bridge(&self) -> Plane {
         let service = Service { address: SERVICE, mac: [0; 6], hash: KeyHash::Murmur, sample: 0 };
