@@ -137,10 +137,7 @@ impl Routes {
 
     /// True if nothing of `prefix` is served here.
     pub fn is_absent(&self, prefix: Prefix) -> bool {
-        let words = prefix.nodes() / 2;
-        let shift = 64 - Prefix::BITS_MAX;
-        let hashes = (0..words as u64).map(|at| prefix.first_hash() + (at << shift));
-        hashes.into_iter().all(|hash| matches!(self.of(hash), Way::Away(_)))
+        self.next_here(prefix.first_hash()).is_none_or(|here| !prefix.contains(here))
     }
 
     /// The first hash from `from` on that is served here.
