@@ -69,6 +69,9 @@ impl<R: Ranked, T> Table<R, T> {
 
     /// Takes those out of a shard that are not to be kept.
     pub fn retain(&self, at: usize, mut keeps: impl FnMut(u64, &mut T) -> bool) {
+        if self.is_empty() {
+            return;
+        }
         self.shard(at).retain(|hash, one| {
             let keep = keeps(*hash, one);
             if !keep {
@@ -80,6 +83,9 @@ impl<R: Ranked, T> Table<R, T> {
     }
 
     pub fn each(&self, mut look: impl FnMut(u64, &mut T)) {
+        if self.is_empty() {
+            return;
+        }
         (0..SHARDS)
             .for_each(|at| self.shard(at).iter_mut().for_each(|(hash, one)| look(*hash, one)));
     }
