@@ -184,6 +184,10 @@ impl Moves {
         !self.any.load(Acquire)
     }
 
+    pub fn len(&self) -> usize {
+        if self.is_empty() { 0 } else { self.all.read().len() }
+    }
+
     /// Whether what comes from now on was chosen.
     pub fn choose(&self, is_chosen: bool) {
         self.chosen.store(is_chosen, Relaxed);

@@ -17,7 +17,8 @@ use crate::shared::Shared;
 impl Shared {
     /// What all workers counted since the start or the last `stats reset`.
     pub fn sums(&self) -> Sums {
-        self.since_reset().sums
+        let then = &self.counted.reset.lock().0;
+        self.sums_ever().since(&then.sums)
     }
 
     /// Latencies since the start or the last `stats reset`, over all workers.
