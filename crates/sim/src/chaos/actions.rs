@@ -132,7 +132,7 @@ impl World {
             return;
         }
         let this = &mut self.connections[connection];
-        let mut bytes = Vec::with_capacity(room);
+        let mut bytes = Vec::new();
         this.output.take(room, &mut bytes);
         let left = this.output.is_empty();
         self.send_down(connection, bytes);

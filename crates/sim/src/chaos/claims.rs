@@ -23,7 +23,6 @@ pub struct Claims {
     without_lease: Vec<Range<u64>>,
     /// At the last look: the version, and what the store said. Mostly it says the same again.
     last: (u64, Vec<(Prefix, WorkerId)>),
-    now: Vec<(Prefix, WorkerId)>,
 }
 
 impl Claims {
@@ -33,7 +32,6 @@ impl Claims {
             owners: BTreeMap::new(),
             without_lease: Vec::new(),
             last: (u64::MAX, Vec::new()),
-            now: Vec::new(),
         };
         claims.look(store, &[]).expect("nothing was claimed before");
         claims
@@ -47,16 +45,15 @@ impl Claims {
     /// Looks at the store, to which some cachelets may be on their way; the number of changes since the last look.
     pub fn look(&mut self, store: &Store, coming: &[Prefix]) -> Result<u64, Violation> {
         let version = store.version();
-        self.now.clear();
-        self.now.extend(store.owners());
-        let held = self.now.len();
-        self.now.extend(coming.iter().filter_map(|&one| Some((one, store.owner(one)?))));
-        if (version, &self.now) == (self.last.0, &self.last.1) {
+        let comes = coming.iter().filter_map(|&one| Some((one, store.owner(one)?)));
+        let known = self.last.1.iter().copied();
+        if version == self.last.0 && store.owners().chain(comes.clone()).eq(known) {
             return Ok(0);
         }
+        let mut held: Vec<_> = store.owners().collect();
         self.last.0 = version;
-        self.last.1.clone_from(&self.now);
-        let mut held = self.now[..held].to_vec();
+        self.last.1.clone_from(&held);
+        self.last.1.extend(comes);
         for &prefix in coming {
             // Of its slices those that have arrived are told of.
             if let Some(owner) = store.owner(prefix) {

@@ -264,8 +264,8 @@ impl World {
             let hot = self.profile.hot.as_ref().filter(|_| this.copied.is_some());
             hot.is_some_and(|hot| hot.keys.contains(key))
         };
-        let keys = (0..routes.len()).filter(|key| routes[*key] == slot && !is_apart(key));
-        let keys: Vec<usize> = keys.collect();
+        let mut keys = Vec::with_capacity(routes.len());
+        keys.extend((0..routes.len()).filter(|key| routes[*key] == slot && !is_apart(key)));
         if keys.is_empty() {
             return;
         }

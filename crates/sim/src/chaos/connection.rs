@@ -141,6 +141,13 @@ impl Waiting {
         assert!(count <= self.bytes);
         self.bytes -= count;
         let mut left = count;
+        if out.is_empty()
+            && self.begin == 0
+            && self.parts.front().is_some_and(|one| one.len() <= left)
+        {
+            *out = self.parts.pop_front().expect("just looked at");
+            left -= out.len();
+        }
         while left > 0 {
             let rest = &self.parts[0][self.begin..];
             let taken = left.min(rest.len());

@@ -159,10 +159,13 @@ impl World {
         if copies != 1 {
             self.coverage.meet(if copies == 0 { Sight::CallLost } else { Sight::CallTwice });
         }
-        for _ in 0..copies {
+        let mut ask = Some(Box::new(ask));
+        for left in (0..copies).rev() {
             let at = self.arrives(host, self.hosts.len());
             let caller = Caller::Member { host, life, call };
-            self.at(at, Happening::Called { caller, ask: Box::new(ask.clone()) });
+            let ask = if left > 0 { ask.clone() } else { ask.take() };
+            let ask = ask.expect("the last one takes it");
+            self.at(at, Happening::Called { caller, ask });
         }
         self.after(ANSWERS_WITHIN, Happening::MemberTimesOut { host, life, call });
     }

@@ -57,9 +57,12 @@ impl World {
 
     /// True if a process executes requests for this key.
     pub fn serves(&self, host: usize, hash: u64) -> bool {
+        self.has(host, hash) && self.hosts[host].is_up && self.owns(host)
+    }
+
+    fn has(&self, host: usize, hash: u64) -> bool {
         let route = self.hosts[host].store().route(WorkerId(0), hash);
-        let serves = matches!(route, Route::Own | Route::Neighbour(_));
-        serves && self.hosts[host].is_up && self.owns(host)
+        matches!(route, Route::Own | Route::Neighbour(_))
     }
 
     pub fn begin_flux(&mut self, prefix: Prefix, travels: bool) {
@@ -163,15 +166,17 @@ impl World {
         if !self.is_clustered() {
             return;
         }
+        let owning: Vec<usize> = self.up_hosts().filter(|host| self.owns(*host)).collect();
+        if owning.len() < 2 {
+            return;
+        }
         for key in 0..self.profile.keys.len() {
             if !all_keys && !self.flux.in_flux[key] {
                 continue;
             }
             let hash = self.profile.keys[key].hash();
-            let mut serving = self.up_hosts().filter(|host| self.serves(*host, hash));
-            let two = (serving.next(), serving.next());
-            drop(serving);
-            if let (Some(one), Some(other)) = two {
+            let mut serving = owning.iter().copied().filter(|host| self.has(*host, hash));
+            if let (Some(one), Some(other)) = (serving.next(), serving.next()) {
                 let what = format!(
                     "servers {one} and {other} both serve key {key}, {hash:x}: {}",
                     self.whereabouts(key)

@@ -17,6 +17,7 @@ use super::hosts::id_of;
 pub struct Key {
     pub name: String,
     pub kind: Kind,
+    hash: u64,
 }
 
 /// A few keys are asked for so often that they are copied.
@@ -28,12 +29,6 @@ pub struct Hot {
     pub keys: Vec<usize>,
     /// For copies, of each server.
     pub memory_bytes: u64,
-}
-
-impl Key {
-    pub fn hash(&self) -> u64 {
-        mbal_model::Key::new(self.name.as_bytes()).expect("short enough").hash()
-    }
 }
 
 pub struct Profile {
@@ -129,6 +124,12 @@ const LINK_TIMEOUT_MAX: Micros = 10_000_000;
 
 const MEMORY_ROOMY: usize = 8 << 20;
 const MEMORY_TIGHT: usize = 1 << 20;
+
+impl Key {
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+}
 
 impl Profile {
     /// `servers`: so many; any number if absent.
@@ -281,7 +282,8 @@ fn keys(dice: &mut Dice) -> Vec<Key> {
         if index % 7 == 3 {
             name.push_str(&"k".repeat(180));
         }
-        Key { name, kind }
+        let hash = mbal_model::Key::new(name.as_bytes()).expect("short enough").hash();
+        Key { name, kind, hash }
     };
     (0..count).map(key).collect()
 }

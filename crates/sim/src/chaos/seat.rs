@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mbal_model::{Cluster, ClusterMap, Owner, Prefix, ServerId, WorkerId};
-use mbal_worker::{Actions, Background, ConnId, Event, NO_ROUTE, Now, Shared, Worker};
+use mbal_worker::{Background, ConnId, Event, NO_ROUTE, Now, Shared, Worker};
 
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
@@ -167,7 +167,9 @@ impl World {
             if self.is_clustered() {
                 self.do_what_is_due(seat);
             }
-            self.handle(seat, Event::Rests { busy_ns });
+            // Nothing comes of it.
+            let now = self.clock(seat);
+            self.seats[seat].worker.handle(now, Event::Rests { busy_ns }, &mut self.actions);
             self.seats[seat].is_in_turn = false;
         }
         self.step_at(seat, self.now + cost);
@@ -195,7 +197,9 @@ impl World {
         let wakes = self.next_wake(seat).is_some_and(|wake| wake <= self.now);
         let works = self.seats[seat].background_at.is_some_and(|at| at <= self.now);
         let this = &mut self.seats[seat];
-        let mut jobs: Vec<Job> = this.ready.drain(..).map(Job::Serve).collect();
+        // Empty, and so not allocated anew.
+        let mut jobs = std::mem::take(&mut this.turn);
+        jobs.extend(this.ready.drain(..).map(Job::Serve));
         self.dice.shuffle(&mut jobs);
         jobs.extend(this.drained.drain(..).map(Job::Drained));
         jobs.extend(this.letters.drain(..).map(Job::Letter));
@@ -291,13 +295,15 @@ impl World {
         let now = self.hosts[host].clock.at(self.now);
         let version = self.hosts[host].store().version();
         let had_moves = self.hosts[host].server.moves_under_way() > 0;
-        let mut actions = Actions::default();
+        let mut actions = std::mem::take(&mut self.actions);
         let is_idle = self.dice.percent(80);
         self.look_at_leases(seat);
         let more = self.seats[seat].worker.background(now, 1, is_idle, &mut actions);
         for action in actions.list.drain(..) {
             self.carry_out(seat, action, &actions.bytes, &actions.requests);
         }
+        actions.clear();
+        self.actions = actions;
         self.count_evictions(host);
         self.seats[seat].background_at = match more {
             Background::Hastens => Some(self.now + HASTENED_EVERY),

@@ -60,6 +60,12 @@ impl World {
         }
     }
 
+    /// Nothing has come to rest since it was looked, and there is time: whatever is unanswered.
+    pub fn awaits_rest(&self) -> bool {
+        let Phase::Settles { since } = self.phase else { return false };
+        !self.has_news && self.now <= since + SETTLES_WITHIN
+    }
+
     fn has_come_to_rest(&mut self) -> bool {
         std::mem::take(&mut self.has_news) && self.unrest().is_none()
     }

@@ -243,7 +243,8 @@ pub struct World {
     pub scratch: Vec<u8>,
     pub received: Vec<u8>,
     pub actions: Actions,
-    queue: BinaryHeap<Reverse<(Micros, u32, u32)>>,
+    /// When, in which order at one moment, and a number: from the highest bits.
+    queue: BinaryHeap<Reverse<u128>>,
     /// What the queue's numbers stand for, and numbers that are free.
     happenings: Vec<Option<Happening>>,
     free: Vec<u32>,
@@ -331,15 +332,20 @@ impl World {
 
     /// Runs to the end: so many operations, and then until all are answered.
     pub fn run(mut self) -> Ran {
-        while let Some(Reverse((at, _, number))) = self.queue.pop() {
-            self.now = at;
+        while let Some(Reverse(next)) = self.queue.pop() {
+            let number = next as u32;
+            self.now = (next >> 64) as Micros;
             let happening = self.happenings[number as usize].take().expect("queued once");
             self.free.push(number);
             self.happen(happening);
             if self.broken.is_some() || self.is_stuck() {
                 break;
             }
-            if self.asked_all() && self.all_answered() && !self.goes_on_settling() {
+            if self.asked_all()
+                && !self.awaits_rest()
+                && self.all_answered()
+                && !self.goes_on_settling()
+            {
                 break;
             }
         }
@@ -366,7 +372,9 @@ impl World {
         });
         self.happenings[number as usize] = Some(happening);
         // At one moment, any order.
-        self.queue.push(Reverse((at, self.dice.bits() as u32, number)));
+        let order = self.dice.bits() as u32;
+        self.queue
+            .push(Reverse(u128::from(at) << 64 | u128::from(order) << 32 | u128::from(number)));
     }
 
     pub fn after(&mut self, delay: Micros, happening: Happening) {
