@@ -4,6 +4,8 @@
 #![cfg(feature = "planted")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 
 use mbal_model::planted::{Fault, plant};
 use mbal_sim::chaos::{Run, chaos};
@@ -13,15 +15,29 @@ const SEEDS: u64 = 20_000;
 
 /// The first seed that says that the fault breaks this invariant; others may see it break another one first.
 fn found(fault: Fault, invariant: u8) -> Option<u64> {
-    plant(Some(fault));
-    let seed = (1..=SEEDS).find(|&seed| {
-        // A panic is what invariant 6 forbids.
-        let ran = catch_unwind(AssertUnwindSafe(|| chaos(Run::of(seed)).verdict));
-        let broken = ran.map_or(Some(6), |verdict| verdict.err().map(|broken| broken.invariant));
-        broken == Some(invariant)
+    let (next, first) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
+    let look = || {
+        plant(Some(fault));
+        loop {
+            let seed = next.fetch_add(1, Relaxed);
+            if seed > first.load(Relaxed).min(SEEDS) {
+                break;
+            }
+            // A panic is what invariant 6 forbids.
+            let ran = catch_unwind(AssertUnwindSafe(|| chaos(Run::of(seed)).verdict));
+            let broken =
+                ran.map_or(Some(6), |verdict| verdict.err().map(|broken| broken.invariant));
+            if broken == Some(invariant) {
+                first.fetch_min(seed, Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(look);
+        }
     });
-    plant(None);
-    seed
+    Some(first.into_inner()).filter(|first| *first <= SEEDS)
 }
 
 macro_rules! is_caught {
