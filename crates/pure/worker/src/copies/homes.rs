@@ -29,7 +29,7 @@ fn touches(request: &Request<'_>) -> Touches {
 }
 
 /// Executes a request whose key is here. One that writes a key with copies waits for them, if that is the mode, and tells them.
-#[inline]
+#[inline(always)]
 pub(crate) fn execute_told(
     batch: &mut Batch<'_>,
     request: &Request<'_>,

@@ -19,7 +19,7 @@ use crate::forwarding::unreachable::NO_ROUTE_LINE;
 use crate::ids::{Ticket, Ticketed};
 use crate::moving::moves::{Owning, Whereabouts};
 use crate::sessions::batch::Batch;
-use crate::sessions::job::{GROUP, Job, is_read};
+use crate::sessions::job::{GROUP, Job, is_read, no_jobs};
 use crate::sessions::wakes::Sleeper;
 
 /// What becomes of a peer's request.
@@ -43,8 +43,8 @@ impl Batch<'_> {
     pub fn serve(&mut self, from: ServerId, requests: &[Ticketed<'_>], decoded: &mut Vec<u8>) {
         let limits = self.turn.on.limits(Login::NotAsked);
         let now = self.turn.now().instant();
-        let mut asked = [const { None }; GROUP];
-        let mut jobs = [const { None }; GROUP];
+        let mut asked: [_; GROUP] = std::array::from_fn(|_| None);
+        let mut jobs = no_jobs();
         let mut count = 0;
         for request in requests {
             // Its client has been told that it failed, and may have written since: it comes too late even for a refusal.
@@ -57,12 +57,11 @@ impl Batch<'_> {
             if self.is_said_by_a_home(from, request) {
                 continue;
             }
-            match ForwardedRequest::parse(from, request, now, &limits) {
-                Some((who, job)) => {
-                    (asked[count], jobs[count]) = (Some(who), Some(job));
-                    count += 1;
-                }
+            asked[count] = ForwardedRequest::parse(from, request, now, &limits, &mut jobs[count]);
+            match asked[count] {
+                Some(_) => count += 1,
                 None => {
+                    jobs[count] = None;
                     let before = self.turn.out.len();
                     self.turn.out.extend_from_slice(NO_ROUTE_LINE);
                     self.answer(from, request.ticket, before);

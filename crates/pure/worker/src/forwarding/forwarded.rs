@@ -17,20 +17,21 @@ pub(crate) struct ForwardedRequest<'a> {
 }
 
 impl<'a> ForwardedRequest<'a> {
-    /// `None` for what is no request, or more than one.
+    /// `None` for what is no request, or more than one; else the request is in `place`.
     pub fn parse(
         from: ServerId,
         asked: &Ticketed<'a>,
         now: Instant,
         limits: &Limits,
-    ) -> Option<(ForwardedRequest<'a>, Job<'a>)> {
+        place: &mut Option<Job<'a>>,
+    ) -> Option<ForwardedRequest<'a>> {
         let peer = PeerRequest::decode(asked.bytes)?;
         let binary = peer.request[0] == BINARY_REQUEST;
-        let job = next_job(binary, limits, peer.request, 0).ok().filter(|job| job.skip == 0)?;
+        let job = next_job(binary, limits, peer.request, 0, place).ok()?;
         let is_for_all =
             matches!(job.request, Request::Admin { command: Admin::FlushAll { .. }, .. });
         let until = until(now, asked.micros_left);
-        (is_for_all || job.request.key().is_some())
-            .then_some((ForwardedRequest { from, as_it_came: *asked, until, peer }, job))
+        let is_meant = job.skip == 0 && (is_for_all || job.request.key().is_some());
+        is_meant.then_some(ForwardedRequest { from, as_it_came: *asked, until, peer })
     }
 }

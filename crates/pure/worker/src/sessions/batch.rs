@@ -62,7 +62,8 @@ impl Batch<'_> {
     ) -> Option<R> {
         decode_keys(jobs, decoded);
         self.turn.made_room = false;
-        let (keys, ahead) = prefetch(&self.turn.on.shared.store, jobs, decoded);
+        let (mut keys, mut ahead) = ([const { None }; N], [Ahead::NONE; N]);
+        prefetch(&self.turn.on.shared.store, jobs, decoded, &mut keys, &mut ahead);
         let count = jobs.iter().position(Option::is_none).unwrap_or(N);
         self.turn.observer.look_at(&self.turn.on, &jobs[..count], &keys);
         for (at, job) in jobs.iter().enumerate() {
@@ -156,10 +157,10 @@ fn prefetch<'a, 's, const N: usize>(
     store: &'s Store,
     jobs: &[Option<Job<'a>>; N],
     mut decoded: &'a [u8],
-) -> ([Option<Key<'a>>; N], [Ahead<'s>; N]) {
-    let mut keys = [const { None }; N];
-    let mut ahead = [Ahead::NONE; N];
-    for ((job, slot), ahead) in jobs.iter().flatten().zip(&mut keys).zip(&mut ahead) {
+    keys: &mut [Option<Key<'a>>; N],
+    ahead: &mut [Ahead<'s>; N],
+) {
+    for ((job, slot), ahead) in jobs.iter().flatten().zip(&mut *keys).zip(&mut *ahead) {
         let Some((mut bytes, base64)) = job.request.key() else { continue };
         if base64 {
             let (length, rest) = decoded.split_first().expect("decoded before");
@@ -172,8 +173,7 @@ fn prefetch<'a, 's, const N: usize>(
     }
     if N > 1 {
         for (key, ahead) in keys.iter().zip(ahead) {
-            key.iter().for_each(|key| store.prefetch_item(key.hash(), ahead));
+            key.iter().for_each(|key| store.prefetch_item(key.hash(), *ahead));
         }
     }
-    (keys, ahead)
 }

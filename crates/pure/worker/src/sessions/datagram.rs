@@ -15,7 +15,7 @@ use crate::ids::Sender;
 use crate::moving::moves::Whereabouts;
 use crate::observing::counters::Counters;
 use crate::sessions::batch::Batch;
-use crate::sessions::job::{GROUP, Job, next_job};
+use crate::sessions::job::{Job, next_job, no_jobs};
 use crate::sessions::room::Haste;
 use crate::sessions::session::{OUTPUT_BYTES_MAX, Session};
 use crate::sessions::slice_wait::SliceWait;
@@ -78,7 +78,7 @@ pub(crate) fn is_on_its_way(shared: &Shared, here: &Here, requests: &[u8]) -> bo
     };
     let binary = requests[0] == BINARY_REQUEST;
     let mut at = 0;
-    while let Ok(job) = next_job(binary, &limits, requests, at) {
+    while let Ok(job) = next_job(binary, &limits, requests, at, &mut None) {
         at = job.end + job.skip;
         let is_moving = match &job.request {
             Request::Get(get) => words_of(get.keys).any(moves),
@@ -150,13 +150,16 @@ impl Batch<'_> {
         let requests_max = self.turn.on.shared.settings.requests_per_event;
         let mut at = 0;
         loop {
-            let mut jobs = [const { None }; GROUP];
+            let mut jobs = no_jobs();
             for slot in &mut jobs {
+                let Ok(job) = next_job(binary, &limits, input, at, slot) else { break };
+                let end = job.end + job.skip;
                 // What is not there to its end is dropped, and what stands behind it.
-                let job = next_job(binary, &limits, input, at).ok();
-                let Some(job) = job.filter(|job| job.end + job.skip <= input.len()) else { break };
-                at = job.end + job.skip;
-                *slot = Some(job);
+                if end > input.len() {
+                    *slot = None;
+                    break;
+                }
+                at = end;
             }
             if jobs[0].is_none() {
                 return;

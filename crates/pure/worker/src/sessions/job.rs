@@ -22,19 +22,26 @@ pub(crate) enum Stop {
     Close,
 }
 
-/// The request that begins at `at`.
+/// A group's places. One by one: a constant would be 2 KiB to fill.
 #[inline(always)]
-pub(crate) fn next_job<'a>(
+pub(crate) fn no_jobs<'a>() -> [Option<Job<'a>>; GROUP] {
+    std::array::from_fn(|_| None)
+}
+
+/// The request that begins at `at`, in `place`: it is large, and so not handed from function to function.
+#[inline(always)]
+pub(crate) fn next_job<'a, 'p>(
     binary: bool,
     limits: &Limits,
     input: &'a [u8],
     at: usize,
-) -> Result<Job<'a>, Stop> {
+    place: &'p mut Option<Job<'a>>,
+) -> Result<&'p mut Job<'a>, Stop> {
     let input_left = &input[at..];
     match if binary { parse_binary(input_left, limits) } else { parse(input_left, limits) } {
         Parsed::Request { request, bytes, skip } => {
             let end = at + bytes;
-            Ok(Job { request, bytes: &input[at..end], end, skip })
+            Ok(place.insert(Job { request, bytes: &input[at..end], end, skip }))
         }
         Parsed::NeedMore { bytes } => Err(Stop::NeedMore(bytes)),
         Parsed::Close => Err(Stop::Close),
@@ -42,15 +49,22 @@ pub(crate) fn next_job<'a>(
 }
 
 /// Decodes into `decoded` the keys that came in base64, one after the other.
+#[inline(always)]
 pub(crate) fn decode_keys(jobs: &[Option<Job<'_>>], decoded: &mut Vec<u8>) {
     decoded.clear();
     for job in jobs.iter().flatten() {
-        let Some((key, true)) = job.request.key() else { continue };
-        let mut bytes = [0; KEY_BYTES_MAX];
-        let length = base64_decode(key, &mut bytes).expect("the parser tried it");
-        decoded.push(length as u8);
-        decoded.extend_from_slice(&bytes[..length]);
+        if let Some((key, true)) = job.request.key() {
+            decode_key(key, decoded);
+        }
     }
+}
+
+#[cold]
+fn decode_key(key: &[u8], decoded: &mut Vec<u8>) {
+    let mut bytes = [0; KEY_BYTES_MAX];
+    let length = base64_decode(key, &mut bytes).expect("the parser tried it");
+    decoded.push(length as u8);
+    decoded.extend_from_slice(&bytes[..length]);
 }
 
 /// A read of which a client may be told where copies are.

@@ -13,7 +13,7 @@ use crate::ids::Client;
 use crate::observing::log::VERBOSE;
 use crate::observing::verbose;
 use crate::sessions::batch::Batch;
-use crate::sessions::job::{GROUP, Job, Stop, next_job};
+use crate::sessions::job::{GROUP, Job, Stop, next_job, no_jobs};
 use crate::sessions::room::Haste;
 use crate::sessions::session::{ERROR, OUTPUT_BYTES_MAX, Pause, Session, Wait};
 use crate::sessions::slice_wait::SliceWait;
@@ -104,7 +104,7 @@ impl Batch<'_> {
             let protocol = session.protocol;
             let limits = self.turn.on.limits(session.login);
             let (bytes, request) = match session.skip {
-                0 => match next_job(protocol == Protocol::Binary, &limits, rest, 0) {
+                0 => match next_job(protocol == Protocol::Binary, &limits, rest, 0, &mut None) {
                     Ok(job) => (rest.len().min(job.end + job.skip), job.bytes),
                     Err(_) => (rest.len(), &[][..]),
                 },
@@ -143,12 +143,11 @@ impl Batch<'_> {
         let binary = session.protocol == Protocol::Binary;
         while session.skip == 0 && at < input.len() {
             let limits = self.turn.on.limits(session.login);
-            let next_job = |at| next_job(binary, &limits, input, at);
-            let group = match next_job(at) {
-                Ok(job) => [Some(job)],
+            let mut group = [None];
+            let first = match next_job(binary, &limits, input, at, &mut group[0]) {
+                Ok(job) => job,
                 Err(stop) => return stopped(session, at, stop),
             };
-            let first = group[0].as_ref().expect("it has just been parsed");
             let mut parsed = first.end + first.skip;
             // A client that waits for its answer sends one request at a time; and what comes behind a
             // login is read with its outcome known.
@@ -161,16 +160,18 @@ impl Batch<'_> {
                     None => continue,
                 }
             }
-            let mut jobs = [const { None }; GROUP];
+            let mut jobs = no_jobs();
             jobs[0] = group[0];
             let mut count = 1;
             let mut stop = None;
             while count < GROUP && parsed < input.len() {
-                match next_job(parsed) {
-                    Ok(job) if job.request.is_login() => break,
+                match next_job(binary, &limits, input, parsed, &mut jobs[count]) {
+                    Ok(job) if job.request.is_login() => {
+                        jobs[count] = None;
+                        break;
+                    }
                     Ok(job) => {
                         parsed = job.end + job.skip;
-                        jobs[count] = Some(job);
                         count += 1;
                     }
                     Err(why) => {
@@ -266,7 +267,7 @@ impl Batch<'_> {
     }
 
     /// One whose key is here, or that has none.
-    #[inline]
+    #[inline(always)]
     pub fn execute_here(&mut self, job: &Job<'_>, key: Option<Key<'_>>) -> Then {
         let before = self.turn.out.len();
         let then = execute_told(self, &job.request, key);
