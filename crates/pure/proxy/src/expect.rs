@@ -3,7 +3,7 @@
 use mbal_wire::{Meta, Request, Verb};
 
 use crate::naming::SUFFIX_BYTES;
-use crate::reply::value_length;
+use crate::reply::{key_end, plain_value_bytes, value_length};
 
 /// What may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +173,12 @@ impl<'a> Iterator for Values<'a> {
 
     fn next(&mut self) -> Option<(&'a [u8], bool)> {
         let words = self.0.strip_prefix(b"VALUE ")?;
+        let plain = key_end(self.0).and_then(|at| Some((at, plain_value_bytes(self.0, at)?)));
+        if let Some((key_end, bytes)) = plain {
+            let key = &self.0[self.0.len() - words.len()..key_end];
+            self.0 = self.0.get(bytes..)?;
+            return Some((key, false));
+        }
         let key = &words[..memchr::memchr(b' ', words)?];
         let end = memchr::memchr(b'\n', self.0)?;
         let line = &self.0[..end];

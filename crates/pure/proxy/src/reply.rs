@@ -104,7 +104,7 @@ fn values(input: &[u8], mut at: usize) -> Framed {
 /// The end of the key behind the `VALUE ` that `input` begins with, if it is a blank. Eight bytes at a time: keys are short,
 /// and a call to `memchr` costs more than that.
 #[inline]
-fn key_end(input: &[u8]) -> Option<usize> {
+pub(crate) fn key_end(input: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([0x01; 8]);
     const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
     let mut at = b"VALUE ".len();
