@@ -4,24 +4,14 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 mod running;
 
 use mbal_link::{Frame, Kind, next_frame, push_frame};
-use running::{Folder, MBAL, Running, ask, eventually};
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
-    listener.local_addr().expect("it has an address").port()
-}
-
-fn folder(test: &str) -> Folder {
-    let folder = Folder::new(test);
-    folder.keep("secret", "a secret of this test\n");
-    folder
-}
+use running::led::{folder, free_port};
+use running::{Folder, Killed, MBAL, Running, ask, eventually};
 
 fn serve(folder: &Folder, url: &str, more: &[&str]) -> Running {
     drop(std::fs::remove_file(folder.path("ports")));
@@ -175,16 +165,6 @@ fn other_versions_and_other_clusters_are_told_so_at_the_port_of_links_and_the_lo
     assert!(said.contains("it speaks versions 9 to 12 of the protocol"), "{said}");
 }
 
-/// Killed with its test.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 #[test]
 fn a_coordinator_whose_disk_is_full_refuses_changes_keeps_what_was_and_goes_on_when_there_is_room()
 {
@@ -200,7 +180,7 @@ fn a_coordinator_whose_disk_is_full_refuses_changes_keeps_what_was_and_goes_on_w
     let Ok(child) = command.spawn() else {
         return println!("SKIPPED: no unshare");
     };
-    let mut coordinator = Ended(child);
+    let mut coordinator = Killed(child);
     let url = format!("http://127.0.0.1:{port}");
     let mut has_ended = false;
     eventually("it listens", || {

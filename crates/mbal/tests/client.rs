@@ -19,12 +19,6 @@ struct Servers {
     more: Vec<String>,
 }
 
-/// A running server, and where it tells metrics.
-struct Server {
-    running: Running,
-    metrics: u16,
-}
-
 impl Servers {
     fn new(test: &str, more: &[&str]) -> Servers {
         let folder = Folder::new(test);
@@ -44,7 +38,7 @@ impl Servers {
         Cluster::parse(&fs::read_to_string(self.folder.path("map")).unwrap()).unwrap()
     }
 
-    fn start(&self, id: u16) -> Server {
+    fn start(&self, id: u16) -> Running {
         let path = |name: &str| self.folder.path(name).display().to_string();
         let (map, secret) = (path("map"), path("secret"));
         let base = self.cluster().servers[&ServerId(id)].workers[0].port.to_string();
@@ -64,24 +58,21 @@ impl Servers {
             }
             running.is_some()
         });
-        let running = running.expect("it has started");
-        let ports = fs::read_to_string(self.folder.path("ports")).unwrap();
-        let metrics = ports.lines().find_map(|line| line.strip_prefix("HTTP: "));
-        Server { running, metrics: metrics.unwrap().parse().unwrap() }
+        running.expect("it has started")
     }
 
     /// Killed, and started again: at the same ports, with the map file as it is now.
-    fn restart(&self, server: &mut Server, id: u16) {
-        server.signal("KILL");
-        server.running.child.wait().unwrap();
+    fn restart(&self, server: &mut Running, id: u16) {
+        running::signal(&server.child, "KILL");
+        server.child.wait().unwrap();
         *server = self.start(id);
-        drop(server.running.connect());
+        drop(server.connect());
     }
 
-    fn start_all(&self) -> Vec<Server> {
-        let servers: Vec<Server> = (1..=SERVERS as u16).map(|id| self.start(id)).collect();
+    fn start_all(&self) -> Vec<Running> {
+        let servers: Vec<Running> = (1..=SERVERS as u16).map(|id| self.start(id)).collect();
         // None lets clients in before it reaches the others.
-        servers.iter().for_each(|server| drop(server.running.connect()));
+        servers.iter().for_each(|server| drop(server.connect()));
         servers
     }
 
@@ -94,31 +85,21 @@ impl Servers {
         keys().into_iter().filter(|key| self.owner(key) == id).collect()
     }
 
-    async fn client(&self, servers: &[Server], options: Options) -> Client {
+    async fn client(&self, servers: &[Running], options: Options) -> Client {
         // Any port of any server will do.
-        let at = servers.last().unwrap().running.port;
+        let at = servers.last().unwrap().port;
         Client::connect([format!("127.0.0.1:{at}")], options).await.unwrap()
     }
 }
 
-impl Server {
-    /// Keys that were asked for here and are another worker's, of this server or of another one.
-    fn detours(&self) -> u64 {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.metrics)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).unwrap();
-        let of = |line: &str| line.starts_with("mbal_requests_total{") && !line.contains("\"own\"");
-        let counts: Vec<&str> = page.lines().filter(|line| of(line)).collect();
-        assert!(counts.len() >= 4, "{page}");
-        let count = |line: &&str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64;
-        counts.iter().map(count).sum()
-    }
-
-    fn signal(&self, name: &str) {
-        running::signals::send(self.running.child.id(), name);
-    }
+/// Keys that were asked for at a server and are another worker's, of this server or of another one.
+fn detours(server: &Running) -> u64 {
+    let page = running::page(server.metrics);
+    let of = |line: &str| line.starts_with("mbal_requests_total{") && !line.contains("\"own\"");
+    let counts: Vec<&str> = page.lines().filter(|line| of(line)).collect();
+    assert!(counts.len() >= 4, "{page}");
+    let count = |line: &&str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64;
+    counts.iter().map(count).sum()
 }
 
 fn keys() -> Vec<String> {
@@ -202,7 +183,7 @@ async fn every_command_reaches_its_owners_worker_in_one_hop() {
         stats.values().map(|stats| stats.as_ref().unwrap()["cmd_set"].parse::<u64>().unwrap());
     assert!(sets.sum::<u64>() > KEYS as u64);
     for server in &running {
-        assert_eq!(server.detours(), 0);
+        assert_eq!(detours(server), 0);
     }
     eventually("flush_all has reached all", async || client.flush_all().await.is_ok()).await;
     assert!(client.get_many(keys()).await.unwrap().iter().all(Option::is_none));
@@ -241,7 +222,7 @@ async fn a_server_that_hangs_is_left_alone_until_it_goes_on() {
     let options = Options::new().timeout(Duration::from_millis(300));
     let client = servers.client(&running, options).await;
     set_all(&client).await;
-    running[0].signal("STOP");
+    running::signal(&running[0].child, "STOP");
     let lost = servers.keys_of(1);
     // Sent, or refused at once: never executed by somebody else.
     let set = client.set(&lost[0], "x", Store::forever()).await;
@@ -255,7 +236,7 @@ async fn a_server_that_hangs_is_left_alone_until_it_goes_on() {
     })
     .await;
     check_without(&servers, &client, 1).await;
-    running[0].signal("CONT");
+    running::signal(&running[0].child, "CONT");
     eventually("it is asked again", async || {
         client.get(&lost[1]).await.is_ok_and(|value| value.is_some())
     })
@@ -305,12 +286,12 @@ async fn a_client_follows_a_newer_map() {
     })
     .await;
     check_without(&servers, &client, 0).await;
-    let before: Vec<u64> = running.iter().map(Server::detours).collect();
+    let before: Vec<u64> = running.iter().map(detours).collect();
     for key in &moved {
         assert_eq!(servers.owner(key), 3);
         assert!(client.get(key).await.unwrap().is_some());
     }
-    assert_eq!(running.iter().map(Server::detours).collect::<Vec<_>>(), before);
+    assert_eq!(running.iter().map(detours).collect::<Vec<_>>(), before);
 }
 
 #[tokio::test]
@@ -411,7 +392,7 @@ async fn who_has_to_log_in_does_so_on_every_connection() {
     let users = folder.path("users").display().to_string();
     let servers = Servers::new("client-login", &["-Y", &users]);
     let running = servers.start_all();
-    let at = format!("127.0.0.1:{}", running[0].running.port);
+    let at = format!("127.0.0.1:{}", running[0].port);
     let ask = async |password: &str| {
         let login = Login { user: "ann".into(), password: password.into() };
         Client::connect([&at], Options::new().login(login)).await
@@ -459,7 +440,7 @@ async fn tls_is_spoken_with_those_whom_the_caller_trusts() {
     let client = servers.client(&running, trusting(roots)).await;
     set_all(&client).await;
     check_without(&servers, &client, 0).await;
-    let at = format!("127.0.0.1:{}", running[0].running.port);
+    let at = format!("127.0.0.1:{}", running[0].port);
     let stranger = Client::connect([at], trusting(RootCertStore::empty())).await;
     assert!(stranger.err().unwrap().to_string().contains("certificate"));
 }
@@ -470,23 +451,18 @@ fn the_benchmarks_smart_client_goes_to_the_owners_of_a_cluster() {
     let running = servers.start_all();
     for protocol in ["meta", "binary"] {
         let bench = Command::new(MBAL)
-            .args([
-                "bench",
-                &format!("127.0.0.1:{}", running[0].running.port),
-                "--smart",
-                "--prefill",
-            ])
+            .args(["bench", &format!("127.0.0.1:{}", running[0].port), "--smart", "--prefill"])
             .args(["--keys", "500", "--set-share", "0.2", "--requests", "5000", "--warmup", "0"])
             .args(["--connections", "12", "--depth", "4", "--protocol", protocol])
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&bench.stderr) + String::from_utf8_lossy(&bench.stdout);
         assert!(bench.status.success(), "{said}");
-        let detours: Vec<u64> = running.iter().map(Server::detours).collect();
+        let detours: Vec<u64> = running.iter().map(detours).collect();
         assert_eq!(detours, [0; SERVERS], "{protocol}: {said}");
     }
     let items = running.iter().map(|server| {
-        let stats = running::stats(&mut server.running.connect());
+        let stats = running::stats(&mut server.connect());
         let items = stats.lines().find_map(|line| line.strip_prefix("STAT curr_items "));
         items.unwrap().parse::<u64>().unwrap()
     });

@@ -2,12 +2,11 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 mod running;
 
+use running::heard::Heard;
 use running::led::{Coordinator, arguments, folder, free_port, server, stores};
 use running::{Folder, MBAL, Running, ask, eventually, output_of, stats};
 
@@ -74,32 +73,11 @@ fn a_server_of_another_cluster_is_refused_with_the_reason() {
     eventually("it listens", || {
         std::net::TcpStream::connect(&coordinator.url["http://".len()..]).is_ok()
     });
-    let mut command = Command::new(MBAL);
-    command.args(["serve", "-p", "-1", "--control", "off", "--cluster-name", "other"]);
-    command
-        .args(["--coordinator", &coordinator.url, "--cluster-secret"])
-        .arg(folder.path("secret"));
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("the program is there");
-    let said = lines(child.stderr.take().expect("it is piped"));
-    let refused = loop {
-        let line = said.recv_timeout(Duration::from_secs(20)).expect("it says so");
-        if line.contains("refuses") {
-            break line;
-        }
-    };
+    let secret = folder.path("secret").display().to_string();
+    let words = ["serve", "-p", "-1", "--control", "off", "--cluster-name", "other"];
+    let by = ["--coordinator", &coordinator.url, "--cluster-secret", &secret];
+    let refused = Heard::start(&[&words[..], &by].concat()).hear(&["refuses"]);
     assert!(refused.contains(": this is cluster mbal, not other (--cluster-name"), "{refused}");
-    drop(child.kill());
-    drop(child.wait());
-}
-
-fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
-    use std::io::BufRead;
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let lines = std::io::BufReader::new(stream).lines();
-        lines.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-    });
-    receiver
 }
 
 #[test]

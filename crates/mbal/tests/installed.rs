@@ -6,12 +6,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 mod running;
 
 use running::led::free_port;
-use running::{Folder, MBAL, eventually, output_of};
+use running::{Folder, Killed, MBAL, eventually, output_of};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -56,11 +56,11 @@ impl Unit {
         Unit { words: words(line), environment }
     }
 
-    fn start(&self) -> Started {
+    fn start(&self) -> Killed {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).env_clear().envs(&self.environment);
         command.env("MBAL_CONTROL", "off").current_dir("/").stdin(Stdio::null());
-        Started(command.stderr(Stdio::null()).spawn().expect("its program is there"))
+        Killed(command.stderr(Stdio::null()).spawn().expect("its program is there"))
     }
 }
 
@@ -76,15 +76,6 @@ fn words(line: &str) -> Vec<String> {
         }
     }
     words
-}
-
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }
 
 fn append(file: &Path, text: &str) {

@@ -3,37 +3,26 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+
+mod running;
+
+use running::{Folder, Running, eventually};
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 100_000;
 
-struct Running {
-    child: Child,
+struct Server {
+    running: Running,
     client: BufReader<TcpStream>,
+    _folder: Folder,
 }
 
-impl Running {
-    fn start(arguments: &[&str]) -> Running {
-        let name = format!("mbal-memory-{}{}", std::process::id(), arguments.concat());
-        let ports = std::env::temp_dir().join(name);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mbal"))
-            .args(["serve", "-p", "-1", "-l", "127.0.0.1", "--control", "off"])
-            .args(arguments)
-            .env("MEMCACHED_PORT_FILENAME", &ports)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = eventually("the server has taken its ports", || {
-            assert_eq!(child.try_wait().unwrap(), None, "the server ended");
-            fs::read_to_string(&ports).ok()
-        });
-        fs::remove_file(&ports).unwrap();
-        let port = lines.trim().rsplit(' ').next().unwrap().parse::<u16>().unwrap();
-        let client = BufReader::new(TcpStream::connect(("127.0.0.1", port)).unwrap());
-        Running { child, client }
+impl Server {
+    fn start(test: &str, arguments: &[&str]) -> Server {
+        let folder = Folder::new(test);
+        let flags = ["-p", "-1", "-l", "127.0.0.1", "--control", "off"];
+        let running = Running::serve(&folder, &[&flags[..], arguments].concat());
+        Server { client: BufReader::new(running.connect()), running, _folder: folder }
     }
 
     fn ask(&mut self, request: &[u8]) -> String {
@@ -71,34 +60,16 @@ impl Running {
 
     /// Its resident memory, in mebibytes.
     fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.running.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Its test has seen what it wanted, or has failed and says so itself.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-fn eventually<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(value) = get() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "not within twenty seconds: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn resident_memory_follows_the_limit_down_and_up() {
-    let mut server = Running::start(&["-m", "128", "-t", "2"]);
+    let mut server = Server::start("memory", &["-m", "128", "-t", "2"]);
     let empty = server.resident();
     server.fill(140);
     assert!(server.stat("evictions") > 0);
@@ -107,7 +78,7 @@ fn resident_memory_follows_the_limit_down_and_up() {
 
     assert_eq!(server.ask(b"cache_memlimit 48\r\n"), "OK");
     assert_eq!(server.stat("limit_maxbytes"), 48 * MIB);
-    eventually("80 MiB are given back", || (server.resident() < full - 75).then_some(()));
+    eventually("80 MiB are given back", || server.resident() < full - 75);
     assert_eq!(server.ask(b"set k 0 0 1\r\nv\r\n"), "STORED");
 
     assert_eq!(server.ask(b"cache_memlimit 256\r\n"), "OK");
@@ -123,7 +94,7 @@ fn resident_memory_follows_the_limit_down_and_up() {
 
 #[test]
 fn memory_that_is_locked_does_not_grow() {
-    let mut server = Running::start(&["-m", "32", "-t", "1", "-k"]);
+    let mut server = Server::start("memory-locked", &["-m", "32", "-t", "1", "-k"]);
     let refusal = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
     assert_eq!(server.ask(b"cache_memlimit 33\r\n"), refusal);
     assert_eq!(server.ask(b"cache_memlimit 16\r\n"), "OK");

@@ -1,58 +1,17 @@
 //! What somebody meets who sets up a cluster for the first time and gets something wrong: the reason, and what mends it.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Output;
 use std::time::Duration;
 
 mod running;
 
+use running::heard::Heard;
 use running::led::{Coordinator, arguments, folder, free_port};
 use running::{Folder, MBAL, eventually, free_ports, output_of};
-
-/// A process whose lines are read as they come, killed with the test.
-struct Heard {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Heard {
-    fn start(words: &[&str]) -> Heard {
-        let mut command = Command::new(MBAL);
-        command.args(words).env_remove("JOURNAL_STREAM").stdin(Stdio::null());
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program is there");
-        let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            stderr.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-        });
-        Heard { child, lines }
-    }
-
-    /// The next line that has all of these in it.
-    fn hear(&self, parts: &[&str]) -> String {
-        let mut others = Vec::new();
-        loop {
-            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(30)) else {
-                panic!("no line with {parts:?} among {others:#?}");
-            };
-            if parts.iter().all(|part| line.contains(part)) {
-                return line;
-            }
-            others.push(line);
-        }
-    }
-}
-
-impl Drop for Heard {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
 
 fn secret(folder: &Folder) -> String {
     folder.path("secret").display().to_string()
@@ -135,11 +94,7 @@ fn lines_have_times_and_names_and_each_server_has_metrics() {
         }
     }
     for at in 0..3 {
-        let mut stream = TcpStream::connect(("127.0.0.1", metrics + at)).expect("it has metrics");
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
-        let mut page = String::new();
-        stream.read_to_string(&mut page).expect("it answers");
-        assert!(page.contains("mbal_"), "{page}");
+        assert!(running::page(metrics + at).contains("mbal_"));
     }
     for server in 1..=3 {
         while !is_linked(&lines, server) {

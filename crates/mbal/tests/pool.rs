@@ -1,66 +1,27 @@
 //! `mbal pool resize` as a process, on pools of real memcacheds.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+
+mod running;
 
 use mbal_routing::ketama::{Dialect, Ring, RingServer};
+use running::memcached::Memcached;
+use running::{MBAL, eventually, signal};
 
-#[path = "running/signals.rs"]
-mod signals;
-
-struct Pool {
-    children: Vec<Child>,
-    ports: Vec<u16>,
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            child.kill().ok();
-            child.wait().ok();
-        }
-    }
-}
+struct Pool(Vec<Memcached>);
 
 impl Pool {
     /// None where memcached is not installed.
     fn new(count: usize) -> Option<Pool> {
-        let mut pool = Pool { children: vec![], ports: vec![] };
-        for _ in 0..count {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut command =
-                Command::new(std::env::var("MEMCACHED").unwrap_or("memcached".into()));
-            command.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-m", "64"]);
-            let Ok(child) = command.args(["-p", &port.to_string()]).spawn() else {
-                eprintln!("SKIPPED, NOT TESTED: no memcached");
-                return None;
-            };
-            pool.children.push(child);
-            pool.ports.push(port);
-            let begin = Instant::now();
-            while TcpStream::connect(("127.0.0.1", port)).is_err() {
-                assert!(begin.elapsed() < Duration::from_secs(10), "memcached does not listen");
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-        Some(pool)
+        Memcached::some(count).map(Pool)
     }
 
     fn list(&self, servers: &[usize]) -> String {
-        let names: Vec<String> =
-            servers.iter().map(|&server| format!("127.0.0.1:{}", self.ports[server])).collect();
-        names.join(",")
+        servers.iter().map(|&server| self.0[server].name()).collect::<Vec<_>>().join(",")
     }
 
     fn ask(&self, server: usize, request: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[server])).unwrap();
-        stream.write_all(format!("{request}quit\r\n").as_bytes()).unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
-        reply
+        self.0[server].ask(request)
     }
 
     /// Stores so many keys where clients with this ring have them.
@@ -94,7 +55,7 @@ impl Pool {
 }
 
 fn scale(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mbal"));
+    let mut command = Command::new(MBAL);
     command.args(["pool", "resize"]).args(args).stdin(Stdio::null());
     command
 }
@@ -279,10 +240,8 @@ fn an_interrupt_takes_back_what_was_copied() {
     let args = [&pool.list(&[0, 1]), "--to-servers", &pool.list(&[0, 1, 2])];
     let slowly = [&args[..], &["--i-stop-writers", "--rate", "0.1"]].concat();
     let child = scale(&slowly).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while pool.items(2) == 0 {
-        thread::sleep(Duration::from_millis(10));
-    }
-    signals::send(child.id(), "INT");
+    eventually("something is copied", || pool.items(2) > 0);
+    signal(&child, "INT");
     let output = child.wait_with_output().unwrap();
     let (out, err) = text(&output);
     assert!(out.contains("the pool is as it was") && err.contains("interrupted"), "{out}{err}");

@@ -103,7 +103,7 @@ fn flags_come_from_the_environment_too() {
         .spawn()
         .unwrap();
     eventually("the server has taken its ports", || ports.exists());
-    let (_, said) = Running { child, port: 0 }.signal("TERM");
+    let (_, said) = Running { child, port: 0, metrics: 0 }.signal("TERM");
     assert!(
         said.contains(": 3 workers, 100 MiB, on 127.0.0.1:"),
         "a flag outdoes its variable: {said}"

@@ -1,46 +1,37 @@
 //! `mbal up`: a cluster in one command, what is left of it when a part dies, and how it ends.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 mod running;
 
-use running::{eventually, output_of};
+use running::heard::Heard;
+use running::{MBAL, eventually, output_of};
 
-const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
 const SERVERS: usize = 3;
 const KEYS: usize = 40;
 
 /// A cluster on free ports, ended with the test.
 struct Up {
-    child: Child,
-    /// What it says that was not looked at yet.
-    lines: Receiver<String>,
+    heard: Heard,
     coordinator: String,
     clients: Vec<String>,
 }
 
 impl Up {
     fn start() -> Up {
-        let mut child = Command::new(MBAL)
-            .args(["up", "-p", "0", "--coordinator-port", "0", "--autoscale-every", "200ms"])
-            .args(["--", "-t", "2", "--control", "off"])
-            .args(["--link-timeout", "300ms"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program is there");
-        let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            // Until the last of those who write there has ended.
-            stderr.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-        });
-        let mut up = Up { child, lines, coordinator: String::new(), clients: Vec::new() };
+        let heard = Heard::start(
+            &[
+                &["up", "-p", "0", "--coordinator-port", "0", "--autoscale-every", "200ms"][..],
+                &["--", "-t", "2", "--control", "off", "--link-timeout", "300ms"],
+            ]
+            .concat(),
+        );
+        let mut up = Up { heard, coordinator: String::new(), clients: Vec::new() };
         let ready = up.hear("any of them for any client: ");
         up.clients = ready.split(' ').map(str::to_owned).collect();
         let url = up.hear("coordinator: ");
@@ -53,12 +44,8 @@ impl Up {
 
     /// The rest of the next line that has `marker` in it.
     fn hear(&self, marker: &str) -> String {
-        loop {
-            let line = self.lines.recv_timeout(Duration::from_secs(30)).expect("it says so");
-            if let Some((_, rest)) = line.split_once(marker) {
-                return rest.to_owned();
-            }
-        }
+        let line = self.heard.hear(&[marker]);
+        line.split_once(marker).expect("it was heard").1.to_owned()
     }
 
     /// How many of the keys can be stored by this server's port, by either worker: each has links of its own.
@@ -109,7 +96,7 @@ impl Up {
 
     /// Process numbers of the servers, by their ids.
     fn pids(&self) -> BTreeMap<usize, String> {
-        let children = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let children = format!("/proc/{0}/task/{0}/children", self.heard.child.id());
         let children = std::fs::read_to_string(children).unwrap_or_default();
         let id = |pid: &str| {
             let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
@@ -120,23 +107,16 @@ impl Up {
     }
 
     fn signal(&self, name: &str) {
-        send(name, &self.child.id().to_string());
+        send(name, &self.heard.child.id().to_string());
     }
 
     fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("it ends", || {
-            status = self.child.try_wait().expect("it is a child");
+            status = self.heard.child.try_wait().expect("it is a child");
             status.is_some()
         });
         status.expect("it has ended")
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 
@@ -206,7 +186,7 @@ fn ctrl_c_ends_all_of_it() {
     up.signal("INT");
     assert!(up.wait().success());
     assert!(pids.values().all(|pid| !is_there(pid)));
-    let name = format!("mbal-up-{}", up.child.id());
+    let name = format!("mbal-up-{}", up.heard.child.id());
     assert!(!std::env::temp_dir().join(name).exists(), "its files go with it");
 }
 
@@ -217,7 +197,9 @@ fn servers_do_not_outlive_what_started_them() {
     up.signal("KILL");
     up.wait();
     eventually("all servers end", || pids.values().all(|pid| !is_there(pid)));
-    drop(std::fs::remove_dir_all(std::env::temp_dir().join(format!("mbal-up-{}", up.child.id()))));
+    drop(std::fs::remove_dir_all(
+        std::env::temp_dir().join(format!("mbal-up-{}", up.heard.child.id())),
+    ));
 }
 
 /// Its bounds say how many: reads are few.
@@ -298,7 +280,7 @@ fn its_tools_find_its_token_and_others_change_nothing() {
     assert!(up.mbal(&["cluster", "status"]).contains("balance is off"));
     let folders =
         ["/run/mbal".to_owned(), std::env::var("XDG_RUNTIME_DIR").unwrap_or_default() + "/mbal"];
-    let mine = std::fs::metadata(format!("/proc/{}", up.child.id())).expect("it runs").uid();
+    let mine = std::fs::metadata(format!("/proc/{}", up.heard.child.id())).expect("it runs").uid();
     let names = folders.into_iter().chain([format!("/tmp/mbal-{mine}")]);
     let file = names
         .map(|folder| format!("{folder}/{at}.token"))
@@ -310,7 +292,7 @@ fn its_tools_find_its_token_and_others_change_nothing() {
         balance(&format!("\r\nAuthorization: Bearer {}", token.trim())).starts_with("HTTP/1.1 200")
     );
     // Of whoever has another one.
-    let other = format!("/tmp/mbal-up-{}/secret", up.child.id());
+    let other = format!("/tmp/mbal-up-{}/secret", up.heard.child.id());
     let arguments = [
         "cluster",
         "balance",

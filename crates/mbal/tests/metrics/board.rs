@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::json::Value;
-use crate::running::Running;
+use crate::json::{Value, list, number, read, text};
+use crate::served::Served;
 
 const BOARD: &str = include_str!("../../../../docs/grafana/mbal.json");
 /// What Prometheus adds to every sample.
@@ -49,14 +49,14 @@ fn grouped(query: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_query_of_the_board_is_of_metrics_that_there_are() {
-    let server = Running::serve("board", &["-t", "2"]);
+    let server = Served::start("board", &["-t", "2"]);
     let page = server.page();
     let labels = labels(&page);
-    let board = Value::of(BOARD);
+    let board = read(BOARD);
     let mut queries = queries(&board);
-    for variable in board["templating"]["list"].list() {
+    for variable in list(&board["templating"]["list"]) {
         if let Some(query @ Value::Object(_)) = variable.get("query") {
-            queries.push(query["query"].text());
+            queries.push(text(&query["query"]));
         }
     }
     assert!(queries.len() > 10, "{queries:?}");
@@ -75,7 +75,7 @@ fn every_query_of_the_board_is_of_metrics_that_there_are() {
 /// Rules are parsed as panels' queries are, once Grafana's own variables have a value.
 #[test]
 fn promtool_parses_every_query() {
-    let board = Value::of(BOARD);
+    let board = read(BOARD);
     let queries = queries(&board);
     let quoted = |query: &&str| {
         let query = query.replace("$__rate_interval", "1m").replace("$__interval", "1m");
@@ -108,9 +108,9 @@ fn checked_by_promtool(name: &str, rules: &str) -> (Option<i32>, String) {
 
 /// The queries of the panels.
 fn queries(board: &Value) -> Vec<&str> {
-    let panels = board["panels"].list().iter();
-    let targets = panels.filter_map(|panel| panel.get("targets")).flat_map(Value::list);
-    targets.map(|target| target["expr"].text()).collect()
+    let panels = list(&board["panels"]).iter();
+    let targets = panels.filter_map(|panel| panel.get("targets")).flat_map(list);
+    targets.map(|target| text(&target["expr"])).collect()
 }
 
 /// What no panel shows.
@@ -126,9 +126,9 @@ const LEFT_OUT: [&str; 6] = [
 
 #[test]
 fn every_metric_is_on_the_board_or_left_out_on_purpose() {
-    let server = Running::serve("on-board", &["-t", "2"]);
+    let server = Served::start("on-board", &["-t", "2"]);
     let page = server.page();
-    let board = Value::of(BOARD);
+    let board = read(BOARD);
     let queries = queries(&board).join(" ");
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let shown = |family: &&str| {
@@ -145,27 +145,27 @@ fn every_metric_is_on_the_board_or_left_out_on_purpose() {
 
 /// The properties that a panel overrides for one of its queries.
 fn overridden<'a>(panel: &'a Value, query: &str) -> Vec<(&'a str, &'a Value)> {
-    let overrides = panel["fieldConfig"]["overrides"].list().iter();
-    let of_query = overrides.filter(|one| one["matcher"]["options"].text() == query);
-    let properties = of_query.flat_map(|one| one["properties"].list());
-    properties.map(|property| (property["id"].text(), &property["value"])).collect()
+    let overrides = list(&panel["fieldConfig"]["overrides"]).iter();
+    let of_query = overrides.filter(|one| text(&one["matcher"]["options"]) == query);
+    let properties = of_query.flat_map(|one| list(&one["properties"]));
+    properties.map(|property| (text(&property["id"]), &property["value"])).collect()
 }
 
 /// The panel that asks for this metric, and the query's name.
 fn asks<'a>(board: &'a Value, metric: &str) -> (&'a Value, &'a str) {
-    let panels = board["panels"].list().iter();
+    let panels = list(&board["panels"]).iter();
     let mut all =
-        panels.flat_map(|panel| panel["targets"].list().iter().map(move |one| (panel, one)));
-    let found = all.find(|(_, target)| target["expr"].text().contains(metric));
+        panels.flat_map(|panel| list(&panel["targets"]).iter().map(move |one| (panel, one)));
+    let found = all.find(|(_, target)| text(&target["expr"]).contains(metric));
     let (panel, target) = found.expect(metric);
-    (panel, target["refId"].text())
+    (panel, text(&target["refId"]))
 }
 
 #[test]
 fn what_has_another_unit_has_an_axis_of_its_own_and_limits_are_not_stacked() {
-    let board = Value::of(BOARD);
+    let board = read(BOARD);
     let (panel, _) = asks(&board, "mbal_cpu_seconds_total");
-    assert_eq!(panel["title"].text(), "Connections and CPU");
+    assert_eq!(text(&panel["title"]), "Connections and CPU");
     for metric in ["mbal_connections{", "mbal_connections_limit{"] {
         let (same, query) = asks(&board, metric);
         assert_eq!((&same["id"], overridden(panel, query).len()), (&panel["id"], 0));
@@ -174,7 +174,7 @@ fn what_has_another_unit_has_an_axis_of_its_own_and_limits_are_not_stacked() {
         let (panel, query) = asks(&board, metric);
         let properties = overridden(panel, query);
         let text =
-            |id| properties.iter().find(|(name, _)| *name == id).map(|(_, value)| value.text());
+            |id| properties.iter().find(|(name, _)| *name == id).map(|(_, value)| text(value));
         assert_eq!(text("custom.axisPlacement"), Some("right"), "{metric}");
         assert_eq!(text("custom.axisLabel"), Some(label), "{metric}");
     }
@@ -182,17 +182,17 @@ fn what_has_another_unit_has_an_axis_of_its_own_and_limits_are_not_stacked() {
         let (panel, query) = asks(&board, metric);
         let properties = overridden(panel, query);
         let stacking = properties.iter().find(|(name, _)| *name == "custom.stacking").unwrap().1;
-        assert_eq!(stacking["mode"].text(), "none", "{metric}");
+        assert_eq!(text(&stacking["mode"]), "none", "{metric}");
     }
 }
 
 #[test]
 fn panels_have_titles_queries_and_places_of_their_own() {
-    let board = Value::of(BOARD);
-    let panels = board["panels"].list();
-    let at = |panel: &Value| ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].number());
+    let board = read(BOARD);
+    let panels = list(&board["panels"]);
+    let at = |panel: &Value| ["x", "y", "w", "h"].map(|side| number(&panel["gridPos"][side]));
     for (index, panel) in panels.iter().enumerate() {
-        assert!(!panel["title"].text().is_empty());
+        assert!(!text(&panel["title"]).is_empty());
         let [x, y, w, h] = at(panel);
         assert!(x + w <= COLUMNS && w > 0.0 && h > 0.0, "{panel:?}");
         for other in &panels[..index] {
@@ -201,10 +201,10 @@ fn panels_have_titles_queries_and_places_of_their_own() {
             assert!(apart && panel["id"] != other["id"], "{panel:?} lies on {other:?}");
         }
         let mut references = Vec::new();
-        for target in panel.get("targets").map_or(&[][..], Value::list) {
-            assert_eq!(target["datasource"]["uid"].text(), "${source}");
-            assert!(!references.contains(&target["refId"].text()), "{panel:?}");
-            references.push(target["refId"].text());
+        for target in panel.get("targets").map_or(&[][..], list) {
+            assert_eq!(text(&target["datasource"]["uid"]), "${source}");
+            assert!(!references.contains(&text(&target["refId"])), "{panel:?}");
+            references.push(text(&target["refId"]));
         }
     }
 }

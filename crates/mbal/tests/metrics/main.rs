@@ -3,18 +3,18 @@
 mod board;
 mod json;
 mod reaching;
+#[path = "../running/mod.rs"]
 mod running;
-#[path = "../running/signals.rs"]
-mod signals;
+mod served;
 mod terminal;
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use json::Value;
-use running::{MBAL, Running, eventually};
+use json::{number, read, text};
+use running::{MBAL, eventually};
+use served::Served;
 
 /// The sum over all lines of a family that have these labels.
 fn sum(page: &str, family: &str, labels: &[&str]) -> u64 {
@@ -29,7 +29,7 @@ fn sum(page: &str, family: &str, labels: &[&str]) -> u64 {
 }
 
 /// On three workers: sets, hits and misses, one of everything that is counted.
-fn known_sequence(server: &Running) {
+fn known_sequence(server: &Served) {
     for conn in 0..4 {
         let mut request = String::new();
         for key in 0..5 {
@@ -43,7 +43,7 @@ fn known_sequence(server: &Running) {
 
 #[test]
 fn metrics_and_stats_agree() {
-    let server = Running::serve("agree", &["-t", "3"]);
+    let server = Served::start("agree", &["-t", "3"]);
     known_sequence(&server);
     let counts = [("get", 44), ("set", 32), ("touch", 8), ("delete", 4), ("arithmetic", 8)];
     // So few wake-ups are timed all, each a moment after its last reply was sent.
@@ -98,7 +98,7 @@ fn metrics_and_stats_agree() {
 
 #[test]
 fn the_balancers_decisions_loans_and_connections_are_counted() {
-    let server = Running::serve("balancer", &["-t", "2"]);
+    let server = Served::start("balancer", &["-t", "2"]);
     let page = server.page();
     let decisions = |page: &str, labels| sum(page, "mbal_balancer_decisions_total", &[labels]);
     assert_eq!((decisions(&page, "cause"), sum(&page, "mbal_balancer_loans", &[])), (0, 0));
@@ -112,7 +112,7 @@ fn the_balancers_decisions_loans_and_connections_are_counted() {
         (operator, decisions(&page, "cause"), sum(&page, "mbal_balancer_loans", &[])) == (1, 1, 1)
     });
     // Whose connections go to and fro by chance.
-    let server = Running::serve("handed-over", &["-t", "2", "--chaos", "1000"]);
+    let server = Served::start("handed-over", &["-t", "2", "--chaos", "1000"]);
     let _idle: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
     eventually("connections are handed over", || {
         let page = server.page();
@@ -123,7 +123,7 @@ fn the_balancers_decisions_loans_and_connections_are_counted() {
 
 #[test]
 fn resident_memory_is_told_as_it_grows() {
-    let server = Running::serve("resident", &["-t", "1", "-m", "128"]);
+    let server = Served::start("resident", &["-t", "1", "-m", "128"]);
     let resident = || sum(&server.page(), "process_resident_memory_bytes", &[]);
     let before = resident();
     let value = "v".repeat(1_000_000);
@@ -141,7 +141,7 @@ fn part<'a>(json: &'a str, name: &str) -> &'a str {
 #[test]
 fn top_shows_the_hottest_key_and_its_cachelet() {
     // Every request is looked at, so nothing is left to chance.
-    let server = Running::serve("hottest", &["-t", "2", "--hot-sample", "1"]);
+    let server = Served::start("hottest", &["-t", "2", "--hot-sample", "1"]);
     let mut stream = server.connect();
     let address = format!("127.0.0.1:{}", server.port);
     let request =
@@ -167,7 +167,7 @@ fn top_shows_the_hottest_key_and_its_cachelet() {
 
 #[test]
 fn top_ends_when_its_server_does() {
-    let mut server = Running::serve("lost", &["-t", "1"]);
+    let mut server = Served::start("lost", &["-t", "1"]);
     let address = format!("127.0.0.1:{}", server.port);
     let mut top = Command::new(MBAL)
         .args(["top", &address, "--json", "--interval", "0.1"])
@@ -199,7 +199,7 @@ fn promtool_finds_nothing_to_complain_of() {
         eprintln!("SKIPPED, NOT TESTED: no promtool");
         return;
     };
-    let server = Running::serve("promtool", &["-t", "2"]);
+    let server = Served::start("promtool", &["-t", "2"]);
     known_sequence(&server);
     promtool.stdin.take().unwrap().write_all(server.page().as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
@@ -209,7 +209,7 @@ fn promtool_finds_nothing_to_complain_of() {
 
 #[test]
 fn scrapers_are_told_what_there_is() {
-    let server = Running::serve("scrapers", &["-t", "1"]);
+    let server = Served::start("scrapers", &["-t", "1"]);
     for (request, answer) in [
         ("GET /other HTTP/1.1\r\n\r\n", "HTTP/1.1 404 "),
         ("POST /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405 "),
@@ -229,20 +229,19 @@ fn scrapers_are_told_what_there_is() {
 
 #[test]
 fn what_is_said_can_be_an_object_a_line() {
-    let mut server = Running::serve("json", &["-t", "1", "-v", "--log-format", "json", "-n", "48"]);
+    let mut server = Served::start("json", &["-t", "1", "-v", "--log-format", "json", "-n", "48"]);
     // It serves, so it has its signals.
     server.ask("quit\r\n");
-    signals::send(server.child.id(), "TERM");
-    server.child.wait().unwrap();
-    let said = fs::read_to_string(server.folder.join("stderr")).unwrap();
+    running::signal(&server.child, "TERM");
+    let (_, said) = server.wait();
     let lines: Vec<&str> = said.lines().collect();
     for (line, event) in lines.iter().zip(["flag_without_effect", "started", "example", "stopped"])
     {
-        let line = Value::of(line);
-        assert!(line["time"].number() > 1.7e9, "{line:?}");
-        assert!(["info", "warning"].contains(&line["level"].text()), "{line:?}");
-        assert_eq!((line["event"].text(), line["text"].text().is_empty()), (event, false));
+        let line = read(line);
+        assert!(number(&line["time"]) > 1.7e9, "{line:?}");
+        assert!(["info", "warning"].contains(&text(&line["level"])), "{line:?}");
+        assert_eq!((text(&line["event"]), text(&line["text"]).is_empty()), (event, false));
     }
-    assert_eq!(Value::of(lines[1])["pid"].text(), server.child.id().to_string());
+    assert_eq!(text(&read(lines[1])["pid"]), server.child.id().to_string());
     assert_eq!(lines.len(), 4, "{said}");
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::running::{MBAL, Running};
+use crate::running::MBAL;
+use crate::served::Served;
 
 fn top(arguments: &[&str]) -> Output {
     let mut top = Command::new(MBAL);
@@ -61,7 +62,7 @@ fn top_logs_in_by_text_and_by_binary() {
         ("text", &["-Y", &users][..], "CLIENT_ERROR authentication failure"),
         ("binary", &["-S"], "Auth failure."),
     ] {
-        let server = Running::serve_in(&format!("login-{test}"), flags, &sasl);
+        let server = Served::start_in(&format!("login-{test}"), flags, &sasl);
         let address = format!("127.0.0.1:{}", server.port);
         let told = shown(&[&address, "--user", "ann", "--password-file", &password]);
         assert!(told.contains("MBal as memcached") && told.contains("WORKERS\n   0 ["), "{told}");
@@ -81,7 +82,7 @@ fn top_logs_in_by_text_and_by_binary() {
 
 #[test]
 fn a_server_that_asks_for_no_login_is_told_no_password() {
-    let server = Running::serve("no-login", &["-t", "1"]);
+    let server = Served::start("no-login", &["-t", "1"]);
     let address = format!("127.0.0.1:{}", server.port);
     let output = Command::new(MBAL)
         .args(["top", "--once", "--interval", "0.1", &address, "--user", "ann"])
@@ -102,7 +103,7 @@ fn top_speaks_tls_and_tells_which_flag_is_missing() {
         return;
     };
     let options = format!("ssl_chain_cert={chain},ssl_key={key}");
-    let server = Running::serve("tls", &["-t", "1", "-Z", "-o", &options]);
+    let server = Served::start("tls", &["-t", "1", "-Z", "-o", &options]);
     let address = format!("127.0.0.1:{}", server.port);
     for flags in [&["--tls-ca", &chain][..], &["--tls", "--tls-ca", &chain], &["--tls-insecure"]] {
         let told = shown(&[&[address.as_str()], flags].concat());
@@ -124,7 +125,7 @@ fn top_speaks_tls_and_tells_which_flag_is_missing() {
     );
     // One that demands a client's certificate.
     let options = format!("{options},ssl_ca_cert={other},ssl_verify_mode=2");
-    let server = Running::serve("tls-both", &["-t", "1", "-Z", "-o", &options]);
+    let server = Served::start("tls-both", &["-t", "1", "-Z", "-o", &options]);
     let address = format!("127.0.0.1:{}", server.port);
     let shows = [&address, "--tls-ca", &chain, "--tls-cert", &other, "--tls-key", &other_key];
     assert!(shown(&shows).contains("MBal as memcached"));
@@ -136,7 +137,7 @@ fn top_speaks_tls_and_tells_which_flag_is_missing() {
 
 #[test]
 fn text_in_a_pipe_has_every_key_in_full() {
-    let server = Running::serve("pipe", &["-t", "1", "--hot-sample", "1"]);
+    let server = Served::start("pipe", &["-t", "1", "--hot-sample", "1"]);
     let address = format!("127.0.0.1:{}", server.port);
     let key = format!("a:{}%20", "k".repeat(240));
     let told = (0..100)
@@ -152,7 +153,7 @@ fn text_in_a_pipe_has_every_key_in_full() {
 
 #[test]
 fn a_server_is_named_by_address_port_and_socket() {
-    let server = Running::serve("named", &["-t", "1"]);
+    let server = Served::start("named", &["-t", "1"]);
     let port = server.port.to_string();
     let (v4, by_name) = (format!("127.0.0.1:{port}"), format!("localhost:{port}"));
     for (arguments, name) in [
@@ -168,24 +169,24 @@ fn a_server_is_named_by_address_port_and_socket() {
     let by_environment =
         Command::new(MBAL).args(["top", "--once"]).env("MBAL_PORT", &port).output().unwrap();
     assert!(by_environment.stdout.starts_with(v4.as_bytes()), "{by_environment:?}");
-    let socket = server.folder.join("socket");
+    let socket = server.folder.path("socket");
     let path = format!("unix:{}", socket.display());
     assert_eq!(
         wrong(&[&path]),
         format!("mbal top: {path}: No such file or directory (os error 2)\n")
     );
     let by_socket = ["-t", "1", "-s", socket.to_str().unwrap()];
-    let _second = Running::serve("named-socket", &by_socket);
+    let _second = Served::start("named-socket", &by_socket);
     assert!(shown(&[&path]).starts_with(&format!("{path}  MBal as memcached ")));
     assert!(wrong(&[&port]).contains("a port needs a host before it, or -p: 127.0.0.1:"));
 }
 
 #[test]
 fn a_control_socket_is_found_by_the_servers_name() {
-    let server = Running::serve("control-named", &["-t", "2"]);
-    let socket = server.folder.join("clients");
+    let server = Served::start("control-named", &["-t", "2"]);
+    let socket = server.folder.path("clients");
     let by_socket = ["-t", "2", "-s", socket.to_str().unwrap()];
-    let _second = Running::serve("control-unix", &by_socket);
+    let _second = Served::start("control-unix", &by_socket);
     let port = server.port.to_string();
     let names = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{port}"));
     let path = format!("unix:{}", socket.display());

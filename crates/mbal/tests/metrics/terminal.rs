@@ -11,7 +11,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use crate::running::{MBAL, Running, eventually};
+use crate::running::{MBAL, eventually};
+use crate::served::Served;
 
 const ALTERNATE_SCREEN: &str = "\u{1b}[?1049h";
 const OWN_SCREEN: &str = "\u{1b}[?1049l";
@@ -28,7 +29,7 @@ struct Terminal {
 
 impl Terminal {
     /// Runs top on 80 columns by 24 lines, in a session of its own.
-    fn top(server: &Running, environment: &[(&str, &str)]) -> Terminal {
+    fn top(server: &Served, environment: &[(&str, &str)]) -> Terminal {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -98,7 +99,7 @@ fn check_end(shown: &str) {
 
 #[test]
 fn q_and_ctrl_c_end_it_and_leave_the_terminal_as_it_was() {
-    let server = Running::serve("keys", &["-t", "1"]);
+    let server = Served::start("keys", &["-t", "1"]);
     for key in ["q", "\u{3}", "\u{1b}"] {
         let mut terminal = Terminal::top(&server, &[]).shows();
         assert!(terminal.is_raw());
@@ -111,7 +112,7 @@ fn q_and_ctrl_c_end_it_and_leave_the_terminal_as_it_was() {
 
 #[test]
 fn a_server_that_is_lost_ends_it_with_a_word_on_the_old_screen() {
-    let mut server = Running::serve("gone", &["-t", "1"]);
+    let mut server = Served::start("gone", &["-t", "1"]);
     let terminal = Terminal::top(&server, &[]).shows();
     server.child.kill().unwrap();
     let (shown, code) = terminal.ended();
@@ -123,7 +124,7 @@ fn a_server_that_is_lost_ends_it_with_a_word_on_the_old_screen() {
 
 #[test]
 fn a_terminal_that_changes_its_size_is_filled_anew() {
-    let server = Running::serve("resized", &["-t", "1"]);
+    let server = Served::start("resized", &["-t", "1"]);
     let mut terminal = Terminal::top(&server, &[]).shows();
     for (columns, lines) in [(20, 5), (1, 1), (200, 50)] {
         let before = terminal.shown.lock().unwrap().len();
@@ -138,14 +139,14 @@ fn a_terminal_that_changes_its_size_is_filled_anew() {
 
 #[test]
 fn without_colours_none_is_sent_and_a_dumb_terminal_gets_lines() {
-    let server = Running::serve("plain", &["-t", "1"]);
+    let server = Served::start("plain", &["-t", "1"]);
     let mut terminal = Terminal::top(&server, &[("NO_COLOR", "1")]).shows();
     terminal.keyboard.write_all(b"q").unwrap();
     let (shown, _) = terminal.ended();
     assert!(!shown.contains("38;") && !shown.contains("48;"), "{shown:?}");
 
     let dumb = Terminal::top(&server, &[("TERM", "dumb")]).shows();
-    crate::signals::send(dumb.program.id(), "INT");
+    crate::running::signals::send(dumb.program.id(), "INT");
     let (shown, code) = dumb.ended();
     assert_eq!(code, Some(0));
     assert!(!shown.contains('\u{1b}'), "{shown:?}");

@@ -1,100 +1,13 @@
-//! Real memcacheds, and a proxy in front of them.
+//! A proxy in front of real memcacheds.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-use crate::running::{Folder, MBAL, Running, eventually};
-
-pub struct Memcached {
-    child: Child,
-    pub port: u16,
-}
-
-impl Memcached {
-    /// On a port that the kernel has chosen; none where memcached is not installed.
-    pub fn start() -> Option<Memcached> {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Relaxed);
-        let name = format!("mbal-memcached-{}-{number}", std::process::id());
-        let ports = std::env::temp_dir().join(name);
-        let program = std::env::var("MEMCACHED").unwrap_or("memcached".into());
-        let flags = ["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-m", "64", "-p", "-1"];
-        let started =
-            Command::new(program).args(flags).env("MEMCACHED_PORT_FILENAME", &ports).spawn();
-        let Ok(child) = started else {
-            eprintln!("SKIPPED, NOT TESTED: no memcached");
-            return None;
-        };
-        eventually("memcached listens", || ports.exists());
-        let lines = fs::read_to_string(&ports).unwrap();
-        fs::remove_file(ports).unwrap();
-        let port = lines.lines().find_map(|line| line.strip_prefix("TCP INET: ")).unwrap();
-        Some(Memcached { child, port: port.parse().unwrap() })
-    }
-
-    pub fn some(count: usize) -> Option<Vec<Memcached>> {
-        (0..count).map(|_| Memcached::start()).collect()
-    }
-
-    pub fn name(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    pub fn ask(&self, request: &str) -> String {
-        ask_at(self.port, request)
-    }
-
-    pub fn value(&self, key: &str) -> Option<String> {
-        value_of(&self.ask(&format!("get {key}\r\n")))
-    }
-
-    /// It hears nobody, and keeps its connections.
-    pub fn signal(&self, name: &str) {
-        crate::running::signal(&self.child, name);
-    }
-}
-
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-/// The names of a pool, as `--upstream` takes them.
-pub fn list(pool: &[Memcached]) -> String {
-    pool.iter().map(Memcached::name).collect::<Vec<_>>().join(",")
-}
-
-/// All that is answered to a request.
-pub fn ask_at(port: u16, request: &str) -> String {
-    let mut stream = None;
-    // A server of a cluster waits for the others first.
-    eventually("it lets clients in", || {
-        stream = TcpStream::connect(("127.0.0.1", port)).ok();
-        stream.is_some()
-    });
-    let mut stream = stream.unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    stream.write_all(format!("{request}quit\r\n").as_bytes()).unwrap();
-    let mut reply = String::new();
-    stream.read_to_string(&mut reply).unwrap();
-    reply
-}
-
-/// The value in a reply to `get`.
-pub fn value_of(reply: &str) -> Option<String> {
-    let line = reply.strip_prefix("VALUE ")?.lines().nth(1)?;
-    Some(line.to_owned())
-}
+pub use crate::running::memcached::{Memcached, ask_at, list, value_of};
+use crate::running::{Folder, MBAL, Running, eventually, page};
 
 pub struct Proxied {
     pub running: Running,
-    pub metrics: u16,
     pub udp: Option<u16>,
     /// In the order of `-l`.
     pub tcp: Vec<u16>,
@@ -114,14 +27,10 @@ impl Proxied {
         let running = Running::of(folder, command.stdout(Stdio::null()))?;
         let ports = fs::read_to_string(folder.path("ports")).unwrap();
         fs::remove_file(folder.path("ports")).unwrap();
-        let port = |prefix: &str| {
-            let port = ports.lines().find_map(|line| line.strip_prefix(prefix));
-            port.map(|port| port.parse().unwrap())
-        };
         let tcp = ports.lines().filter_map(|line| line.strip_prefix("TCP INET: "));
         let tcp = tcp.map(|port| port.parse().unwrap()).collect();
-        let metrics = port("HTTP: ").expect("it tells metrics");
-        Ok(Proxied { running, metrics, udp: port("UDP INET: "), tcp })
+        let udp = ports.lines().find_map(|line| line.strip_prefix("UDP INET: "));
+        Ok(Proxied { running, udp: udp.map(|port| port.parse().unwrap()), tcp })
     }
 
     pub fn ask(&self, request: &str) -> String {
@@ -145,14 +54,7 @@ impl Proxied {
     }
 
     pub fn page(&self) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, page) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        page.to_owned()
+        page(self.running.metrics)
     }
 
     /// The number of one line of the metrics.

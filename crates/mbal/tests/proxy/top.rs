@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::json::Value;
+use crate::json::{self, Value, number, read, text};
 use crate::pool::{Memcached, Proxied, list};
 use crate::running::{Folder, MBAL, eventually};
 
@@ -12,7 +12,7 @@ fn top(proxy: &Proxied) -> Value {
     let flags = ["top", &at, "--once", "--json", "--interval", "0.2"];
     let said = Command::new(MBAL).args(flags).output().unwrap();
     assert!(said.status.success(), "{said:?}");
-    Value::of(&String::from_utf8(said.stdout).unwrap())
+    read(&String::from_utf8(said.stdout).unwrap())
 }
 
 #[test]
@@ -63,19 +63,19 @@ fn top_shows_rates_hits_latency_and_hot_keys() {
         });
         eventually("a hot key has copies", || {
             shown = top(&proxy);
-            let hottest = shown["hottest_keys"].list();
-            hottest.first().is_some_and(|key| key["state"].text() == "hot")
+            let hottest = json::list(&shown["hottest_keys"]);
+            hottest.first().is_some_and(|key| text(&key["state"]) == "hot")
         });
         drop(stop);
     });
-    assert_eq!((shown["kind"].text(), &shown["mbal"]), ("proxy", &Value::Bool(true)));
-    let key = &shown["hottest_keys"].list()[0];
-    assert_eq!((key["key"].text(), &key["value_bytes"]), ("hot", &Value::Null));
-    assert!(key["reads"].number() > 0.0 && key["copies"].number() >= 1.0, "{key:?}");
-    assert!(shown["requests_per_second"].number() > 0.0);
-    assert_eq!(shown["hit_ratio"].number(), 1.0);
-    assert!(shown["p99_us"].number() >= shown["p50_us"].number());
-    assert!(shown["connections"].number() >= 1.0);
+    assert_eq!((text(&shown["kind"]), &shown["mbal"]), ("proxy", &Value::Bool(true)));
+    let key = &json::list(&shown["hottest_keys"])[0];
+    assert_eq!((text(&key["key"]), &key["value_bytes"]), ("hot", &Value::Null));
+    assert!(number(&key["reads"]) > 0.0 && number(&key["copies"]) >= 1.0, "{key:?}");
+    assert!(number(&shown["requests_per_second"]) > 0.0);
+    assert_eq!(number(&shown["hit_ratio"]), 1.0);
+    assert!(number(&shown["p99_us"]) >= number(&shown["p50_us"]));
+    assert!(number(&shown["connections"]) >= 1.0);
     let at = format!("127.0.0.1:{}", proxy.running.port);
     let text = Command::new(MBAL).args(["top", &at, "--once", "--interval", "0.1"]).output();
     let text = String::from_utf8(text.unwrap().stdout).unwrap();

@@ -3,20 +3,11 @@
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::pool::{Memcached, Proxied, ask_at, value_of};
 use crate::running::led::free_port;
-use crate::running::{Folder, MBAL, eventually, output_of};
-
-struct Nutcracker(Child);
-
-impl Drop for Nutcracker {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
+use crate::running::{Folder, Killed, MBAL, eventually, output_of};
 
 /// Keys that hash far from each other.
 fn key(number: usize) -> String {
@@ -61,7 +52,7 @@ fn what_twemproxy_has_stored_is_found_by_its_own_configuration() {
             eprintln!("SKIPPED, NOT TESTED: no twemproxy");
             return;
         };
-        let nutcracker = Nutcracker(child);
+        let nutcracker = Killed(child);
         eventually("twemproxy listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         let name = |number: usize| format!("{round}{}", key(number));
         for number in 0..100 {

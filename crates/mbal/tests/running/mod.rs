@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod heard;
 pub mod led;
+pub mod memcached;
 pub mod signals;
 
 pub const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
@@ -69,7 +71,9 @@ pub fn free_ports(count: u16) -> Vec<u16> {
 /// A running server, ended by its test or, if that fails, with it.
 pub struct Running {
     pub child: Child,
+    /// 0 where it has none: of a Unix socket, or without metrics.
     pub port: u16,
+    pub metrics: u16,
 }
 
 impl Running {
@@ -108,8 +112,11 @@ impl Running {
             return Err(said);
         }
         let lines = fs::read_to_string(&ports).unwrap();
-        let port = lines.lines().find_map(|line| line.strip_prefix("TCP INET: "));
-        Ok(Running { child, port: port.map_or(0, |port| port.parse().unwrap()) })
+        let port = |prefix: &str| {
+            let port = lines.lines().find_map(|line| line.strip_prefix(prefix));
+            port.map_or(0, |port| port.parse().unwrap())
+        };
+        Ok(Running { child, port: port("TCP INET: "), metrics: port("HTTP: ") })
     }
 
     pub fn serve(folder: &Folder, arguments: &[&str]) -> Running {
@@ -142,12 +149,40 @@ impl Running {
     }
 }
 
+/// A process that is killed with its test, which has waited for it, or has failed and says so itself.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
-        // Its test has waited for it, or has failed and says so itself.
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// All that is answered to a request, until the connection is closed.
+pub fn told(mut stream: TcpStream, request: &str) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The metrics at a port.
+pub fn page(port: u16) -> String {
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let answer = told(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", page.len())), "{head}");
+    page.to_owned()
 }
 
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

@@ -50,13 +50,7 @@ impl Proxy<'_> {
 
     /// One line of the metrics.
     fn metric(&self, name: &str) -> u64 {
-        let page = self.net.at("proxy", || {
-            let mut stream = TcpStream::connect(METRICS).unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-            let mut page = String::new();
-            stream.read_to_string(&mut page).unwrap();
-            page
-        });
+        let page = self.net.at("proxy", || running::page(9151));
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("{name}: {page}")).parse::<f64>().unwrap() as u64
     }
