@@ -108,3 +108,59 @@ macro_rules! planted {
         }
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sim;
+
+    /// Seed 3 fails, seed 5 panics, and every second one meets something.
+    fn run(seed: u64, tells: bool) -> Result<Met, Failed> {
+        let mut sim = Sim::new(seed, tells);
+        sim.after(7, "later");
+        sim.at(2, "sooner");
+        assert_eq!(
+            [sim.advance(), sim.advance_until(6), sim.advance()],
+            [Some("sooner"), None, Some("later")]
+        );
+        assert_eq!((sim.now, sim.next_at()), (7, None));
+        match seed {
+            3 => return Err(Failed::new(2, "it is lost")),
+            5 => panic!("it breaks"),
+            even if even % 2 == 0 => sim.met.count("even"),
+            _ => {}
+        }
+        Ok(sim.met)
+    }
+
+    const KIT: Seeds = Seeds {
+        name: "TESTKIT",
+        test: "cargo test -p mbal-testkit",
+        usual: 2,
+        complete: 2,
+        to_meet: &["even"],
+        run,
+    };
+
+    fn said(seeds: Seeds) -> Option<String> {
+        catch_unwind(|| seeds.hold()).err()?.downcast_ref::<String>().cloned()
+    }
+
+    #[test]
+    fn the_seed_that_fails_is_told_with_what_runs_it_again() {
+        assert_eq!(said(KIT), None);
+        let again = "again: MBAL_TESTKIT_SEED=3 cargo test -p mbal-testkit";
+        let failed = format!("invariant 2 is broken: it is lost; {again}");
+        assert_eq!(said(Seeds { usual: 4, ..KIT }), Some(failed));
+        let never = said(Seeds { to_meet: &["even", "odd"], ..KIT }).expect("odd is never met");
+        assert!(never.contains("odd") && !never.contains("\"even\""), "{never}");
+    }
+
+    #[test]
+    fn faults_are_found_by_the_invariant_that_they_break() {
+        let found = |invariant, most| KIT.first_to_break(invariant, most);
+        assert_eq!(found(2, 9).as_deref(), Some("seed 3: invariant 2 is broken: it is lost"));
+        assert_eq!(found(6, 9).as_deref(), Some("seed 5: invariant 6 is broken: a panic"));
+        assert_eq!((found(2, 2), found(1, 9)), (None, None));
+    }
+}
