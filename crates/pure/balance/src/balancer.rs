@@ -280,7 +280,7 @@ impl Balancer {
         self.rest.forget_before(self.epoch, rest_epochs);
         self.loans.forget_absent(&reading.snapshot);
         let rests = |cachelet| self.rest.has(cachelet);
-        self.shares.observe(reading.snapshot.workers.iter(), rests);
+        self.shares.observe(reading.snapshot.workers.iter(), |_| false, rests);
         if self.shares.age() == 0 {
             self.trust.clear();
             self.acted.clear();

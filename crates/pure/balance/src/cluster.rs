@@ -50,9 +50,12 @@ const SHOWN_LEAST: f64 = 0.1;
 /// What a move takes of a worker while it lasts, and how long that is.
 const MOVE_COST: f64 = 0.3;
 const MOVE_SECONDS: f64 = 0.1;
+/// Load from which on a worker limits its clients; who does not gains little by a move.
+const LIMITS_FROM: f64 = 0.7;
+const LIMITS_LEAST: f64 = 0.1;
 /// In which it has to be earned back, and what is known to last longer has longer.
-const EARNED_SECONDS: f64 = 20.0;
-const EARNED_SECONDS_MAX: f64 = 120.0;
+const EARNED_SECONDS: f64 = 15.0;
+const EARNED_SECONDS_MAX: f64 = 40.0;
 
 /// Remembers from epoch to epoch what shares, cases and rest need; everything else it is given.
 #[derive(Default)]
@@ -87,6 +90,18 @@ struct Pending {
     fixed: f64,
     /// Some of it had no place yet.
     is_part: bool,
+}
+
+/// What is planned for a worker, as the steps of a plan, the heaviest first.
+struct Help {
+    at: Owner,
+    seen: f64,
+    load: f64,
+    fixed: f64,
+    capacity: f64,
+    /// What each worker had of its part before.
+    had: BTreeMap<Owner, f64>,
+    units: Vec<Vec<PlannedMove>>,
 }
 
 /// A cachelet that leaves a worker for its sake, or comes in exchange.
@@ -126,7 +141,9 @@ impl ClusterPlanner {
     pub fn plan(&mut self, outlook: &Outlook) -> ClusterPlan {
         let heard = outlook.servers.iter().filter(|one| one.standing != Standing::Silent);
         let rests = |cachelet| self.rest.has(cachelet);
-        self.shares.observe(heard.flat_map(|one| &one.workers), rests);
+        let ends = outlook.under_way.iter().flat_map(|step| [step.from, step.to]);
+        let ends: BTreeSet<Owner> = ends.collect();
+        self.shares.observe(heard.flat_map(|one| &one.workers), |at| ends.contains(&at), rests);
         self.watch(outlook);
         if self.shares.age() == 0 {
             self.trust.clear();
@@ -146,6 +163,7 @@ impl ClusterPlanner {
             sources.iter().map(|&at| field.workers()[at].at.server).collect();
         let takers: BTreeSet<ServerId> = board.takers().collect();
         let (mut heavy, mut in_vain, mut is_short) = (Vec::new(), BTreeSet::new(), false);
+        let mut plans = Vec::new();
         let part =
             |(at, one): (&Owner, &mut Pending)| std::mem::take(&mut one.is_part).then_some(*at);
         let parts: Vec<Owner> = self.pending.iter_mut().filter_map(part).collect();
@@ -162,9 +180,10 @@ impl ClusterPlanner {
                 continue;
             }
             if !self.pending.contains_key(&at) || parts.contains(&at) {
-                self.help(source, &mut field, &takers, &mut board);
+                plans.push(self.plan_for(source, &mut field, &takers, &board));
             }
         }
+        self.begin(plans, &mut board);
         fill(&mut board, &mut self.filling, &self.thresholds);
         let full = match is_short || self.thresholds.is_over(load_mean) {
             true => self.missing(&loads, outlook),
@@ -220,29 +239,31 @@ impl ClusterPlanner {
         sources
     }
 
-    /// Plans for one worker what gains more than it costs, and begins what has a place.
-    fn help(
-        &mut self,
+    /// What gains more than it costs, for one worker.
+    fn plan_for(
+        &self,
         source: usize,
         field: &mut Field,
         takers: &BTreeSet<ServerId>,
-        board: &mut Board,
-    ) {
+        board: &Board,
+    ) -> Help {
         let (at, seen) = (field.workers()[source].at, field.quotient(source));
         let may_take: Vec<bool> = field
             .workers()
             .iter()
             .map(|to| to.at.server != at.server && takers.contains(&to.at.server))
             .collect();
-        let seconds = (EARNED_SECONDS + f64::from(self.shares.age())).min(EARNED_SECONDS_MAX);
-        let rules = Moves {
-            may_take,
-            price: 3.0 * MOVE_COST / seconds / field.workers().len() as f64,
-            bytes_a_second: self.pace.bytes_a_second(),
-        };
+        let seconds = EARNED_SECONDS + f64::from(self.shares.age()) / 4.0;
+        let seconds = seconds.min(EARNED_SECONDS_MAX);
         let before = &board.snapshot;
         let worker = before.workers.iter().find(|worker| worker.at == at);
         let (load, fixed) = worker.map_or((0.0, 0.0), |one| (one.load(), one.fixed));
+        let price = 3.0 * MOVE_COST / seconds / field.workers().len() as f64;
+        let rules = Moves {
+            may_take,
+            price: price / limits(load),
+            bytes_a_second: self.pace.bytes_a_second(),
+        };
         let quotients = field.workers().iter().map(|worker| worker.at).zip(field.quotients());
         let had: BTreeMap<Owner, f64> = quotients.collect();
         let mut units: Vec<Vec<PlannedMove>> = Vec::new();
@@ -253,21 +274,34 @@ impl ClusterPlanner {
             let others = step.moves[1..].iter().map(|step| planned(before, step, why));
             units.push([first].into_iter().chain(others).collect());
         }
-        let (begun, is_part) = board.begin(units);
-        if begun.is_empty() {
-            return;
-        }
+        units.sort_by(|a, b| b[0].load.total_cmp(&a[0].load));
         let capacity = field.workers()[source].service.capacity;
-        let taken = begun.into_iter().map(|step| {
-            let share = self.shares.share(step.cachelet) / capacity;
-            let relief = if step.from == at { share } else { -share };
-            let taker_had = had.get(&step.to).copied().unwrap_or(0.0);
-            Taken { step, relief, taker_had, arrived: None }
-        });
-        let fresh = Pending { seen, load, fixed, ..Pending::default() };
-        let pending = self.pending.entry(at).or_insert(fresh);
-        pending.is_part = is_part;
-        pending.taken.extend(taken);
+        Help { at, seen, load, fixed, capacity, had, units }
+    }
+
+    /// Begins what has a place, in turns: workers that give side by side keep all waiting for a shorter time than one after the other.
+    fn begin(&mut self, plans: Vec<Help>, board: &mut Board) {
+        let most = plans.iter().map(|help| help.units.len()).max().unwrap_or(0);
+        for turn in 0..most {
+            for help in plans.iter().filter(|help| turn < help.units.len()) {
+                let begun = board.begin(&help.units[turn]);
+                let Help { at, seen, load, fixed, .. } = *help;
+                let fresh = Pending { seen, load, fixed, ..Pending::default() };
+                if !begun {
+                    if let Some(pending) = self.pending.get_mut(&at) {
+                        pending.is_part = true;
+                    }
+                    continue;
+                }
+                let pending = self.pending.entry(at).or_insert(fresh);
+                for &PlannedMove { step, .. } in &help.units[turn] {
+                    let share = self.shares.share(step.cachelet) / help.capacity;
+                    let relief = if step.from == at { share } else { -share };
+                    let taker_had = help.had.get(&step.to).copied().unwrap_or(0.0);
+                    pending.taken.push(Taken { step, relief, taker_had, arrived: None });
+                }
+            }
+        }
     }
 
     /// What came of remedies whose time is over; what has made the worst worker worse goes back.
@@ -532,25 +566,16 @@ impl Board<'_> {
         fits
     }
 
-    /// The steps of a plan, heaviest first. The two of an exchange are begun together or not at all.
-    /// Returns what is under way, and whether some of it had no place.
-    fn begin(&mut self, mut units: Vec<Vec<PlannedMove>>) -> (Vec<Move>, bool) {
-        let (mut begun, mut is_part) = (Vec::new(), false);
-        units.sort_by(|a, b| b[0].load.total_cmp(&a[0].load));
-        for unit in units {
-            let fits =
-                |one: &PlannedMove| self.fits(one.step.from.server, one.step.to.server, one.bytes);
-            if !unit.iter().all(fits) {
-                is_part = true;
-                continue;
-            }
-            for one in unit {
-                self.order(one);
-                self.carry_out(one.step);
-                begun.push(one.step);
-            }
+    /// A step of a plan, if it has a place. The two of an exchange are begun together or not at all.
+    fn begin(&mut self, unit: &[PlannedMove]) -> bool {
+        let fits =
+            |one: &PlannedMove| self.fits(one.step.from.server, one.step.to.server, one.bytes);
+        let all = unit.iter().all(fits);
+        for one in unit.iter().filter(|_| all) {
+            self.order(*one);
+            self.carry_out(one.step);
         }
-        (begun, is_part)
+        all
     }
 
     /// On paper.
@@ -569,6 +594,12 @@ fn by_connections(field: &Field, asking: &BTreeSet<ServerId>) -> Vec<ServerId> {
     let over: BTreeSet<ServerId> =
         field.workers().iter().filter(is_over).map(|worker| worker.at.server).collect();
     asking.intersection(&over).copied().collect()
+}
+
+/// How much a worker with this load keeps its clients from asking for more. Who has time left serves all that it is asked for, and would be
+/// saturated by giving.
+fn limits(load: f64) -> f64 {
+    ((load - LIMITS_FROM) / (1.0 - LIMITS_FROM)).clamp(LIMITS_LEAST, 1.0)
 }
 
 /// Moves between servers.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mbal_model::{Move, ServerId};
 
 /// Until one has been seen to arrive.
-const BYTES_A_SECOND: f64 = (8 << 20) as f64;
+const BYTES_A_SECOND: f64 = (16 << 20) as f64;
 /// The newest sample's part.
 const NEWEST: f64 = 0.2;
 /// Slower than this is a move that does not get on.

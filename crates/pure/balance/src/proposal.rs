@@ -21,8 +21,8 @@ pub struct Proposal {
     pub lighten: Vec<Lighten>,
 }
 
-/// What a loan costs, in workers' seconds: its clients have to be told.
-const LOAN_COST: f64 = 0.02;
+/// What a loan costs, in workers' seconds: its clients have to be told, and small change is left alone.
+const LOAN_COST: f64 = 0.3;
 /// In which it has to be earned back.
 const EARNED_SECONDS: f64 = 20.0;
 /// In one plan.

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use mbal_model::{Owner, Prefix, Snapshot, WorkerLoad};
 
-/// The newest epoch's part in a worker's capacity, and in a share.
+/// The newest epoch's part in a worker's capacity, and in a share. What a move takes is no work: a capacity falls late.
 const CAPACITY_NEWEST: f64 = 0.3;
+const CAPACITY_FALLS: f64 = 0.1;
 const SHARE_NEWEST: f64 = 0.5;
 /// A share that differs by this part is taken anew: the load is another one.
 const SHARE_ANEW: f64 = 0.5;
@@ -38,17 +39,24 @@ impl Default for Shares {
 
 impl Shares {
     /// An epoch of all workers that were heard of. What is not among them is forgotten.
-    /// `rests`: what has just moved may be asked for otherwise, which is no other load.
+    /// `moves`: who gives or takes cachelets does less beside it. `rests`: what has just moved may be asked for otherwise, which is no
+    /// other load.
     pub fn observe<'w>(
         &mut self,
         workers: impl Iterator<Item = &'w WorkerLoad> + Clone,
+        moves: impl Fn(Owner) -> bool,
         rests: impl Fn(Prefix) -> bool,
     ) {
         for worker in workers.clone() {
             let (now, keys) = (worker.service.capacity, worker.service.keys as f64);
             if now > 0.0 && worker.load() > 0.0 {
                 let known = self.capacities.entry(worker.at).or_insert(now);
-                *known += CAPACITY_NEWEST * (keys / CAPACITY_KEYS).min(1.0) * (now - *known);
+                let newest = match (moves(worker.at), now < *known) {
+                    (true, _) => 0.0,
+                    (false, true) => CAPACITY_FALLS,
+                    (false, false) => CAPACITY_NEWEST,
+                };
+                *known += newest * (keys / CAPACITY_KEYS).min(1.0) * (now - *known);
             }
         }
         let known = || workers.clone().filter_map(|worker| self.capacities.get(&worker.at));

@@ -236,18 +236,17 @@ fn when_all_are_hot_servers_are_wanted() {
 }
 
 fn who_gives_in_vain_is_helped_less_often() {
-    let mut cluster = Cluster::new(&[&[&[0.03; 32]], &[&[0.0; 8], &[0.0; 8], &[0.0; 8]]]);
+    let mut cluster = Cluster::new(&[&[&[0.04; 32]], &[&[0.0; 8], &[0.0; 8], &[0.0; 8]]]);
     let mut planned = Vec::new();
-    for epoch in 1..=24 {
+    for epoch in 1..=30 {
         let plan = cluster.turn();
-        planned.extend(plan.moves.iter().map(|_| epoch));
+        planned.extend((!plan.moves.is_empty()).then_some(epoch));
         // Clients go on asking the server that they know.
-        cluster.worker(at(0, 0)).fixed = 0.03 * (32.0 - cluster.of(0) as f64);
+        cluster.worker(at(0, 0)).fixed = 0.04 * (32.0 - cluster.of(0) as f64);
     }
-    // Batches of four until the first has shown nothing; then the pause begins.
-    assert_eq!(planned.iter().filter(|epoch| **epoch < 10).count(), 12, "{planned:?}");
-    assert!(planned.iter().all(|epoch| *epoch < 5 || *epoch > 9), "{planned:?}");
-    assert!(planned.last() > Some(&9), "it is tried again: {planned:?}");
+    // A few batches until the first has shown nothing; then the pause begins, and it is tried again.
+    let pause = planned.windows(2).position(|pair| pair[1] - pair[0] > 5);
+    assert!(pause.is_some_and(|at| at < 4), "{planned:?}");
 }
 
 macro_rules! rules {

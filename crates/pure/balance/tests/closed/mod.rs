@@ -14,8 +14,8 @@ use mbal_random::Random;
 
 /// Keys a second of a worker of capacity 1.
 const KEYS: f64 = 20_000.0;
-/// What a move takes of both its workers.
-const MOVE_COST: f64 = 0.3;
+/// What a move takes of both its workers in an epoch: 0.3 of a fifth of a second.
+const MOVE_COST: f64 = 0.06;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
