@@ -63,17 +63,8 @@ impl Leasing {
             return false;
         }
         let hash = wording.hash_of(reply.key, reply.is_counter());
-        if told.is_none() || reply.by_lease {
-            leases.without(hash, Instant::from_nanos(now_ns));
-        }
-        if let Some(told) = told {
-            leases.told(
-                hash,
-                Instant::from_nanos(reply.asked_ns),
-                told,
-                Instant::from_nanos(now_ns),
-            );
-        }
+        let asked = (Instant::from_nanos(reply.asked_ns), reply.by_lease);
+        leases.answered(hash, asked, told, Instant::from_nanos(now_ns));
         false
     }
 }
@@ -122,7 +113,7 @@ mod tests {
     fn a_client_says_what_a_copy_has_shown() {
         let (wording, hash) = wording();
         let mut leasing = Leasing::new(1, 1);
-        hears(&mut leasing, &wording, get(5, false), Some("~1000.3"));
+        hears(&mut leasing, &wording, get(5, false), Some("~1000.3@12.1"));
         assert!(hears(&mut leasing, &wording, get(10, true), Some("@12.3")), "from a copy");
         let copy = Choice::Copy { suffix: 3, seen: ReplicaVersion { grant: 12, version: 3 } };
         assert!((0..100).any(|_| leasing.route(0, || hash, 20) == copy));

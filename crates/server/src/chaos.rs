@@ -26,7 +26,7 @@ pub(crate) fn plant_by_environment() {
         Fault::FrozenIsServed,
         Fault::GoneBeforeTaken,
         Fault::HomeForgetsDrift,
-        Fault::HotBeforeAllHave,
+        Fault::LeaseForgetsNewest,
         Fault::KeepsUnfinished,
         Fault::KernelAnswersOutliveWrites,
         Fault::KernelReadsUnsure,

@@ -53,9 +53,12 @@ pub(crate) fn explained(shared: &Shared, key: &Key<'_>, now: Instant) -> Option<
         HotState::ColdPending => "copies are being dropped",
     };
     let servers: Vec<String> = copies.iter().map(u16::to_string).collect();
-    let threshold = shared.hot_terms().threshold;
+    let most = match shared.hot_threshold() {
+        threshold if threshold.is_finite() => format!("{threshold:.0} requests/s"),
+        _ => "a quarter of a worker".into(),
+    };
     Some(format!(
-        "key {name}: {state}, with {} copies on servers {} since {} s; a copy is to have {threshold:.0} requests/s at most\n",
+        "key {name}: {state}, with {} copies on servers {} since {} s; a copy is to have {most} at most\n",
         copies.len(),
         servers.join(", "),
         copied_ms / 1000,
@@ -64,7 +67,7 @@ pub(crate) fn explained(shared: &Shared, key: &Key<'_>, now: Instant) -> Option<
 
 /// What phases 2 and 3 have to know of hot keys: how many the worker has that has most, and whether one is hot by writes.
 pub(crate) fn vital(shared: &Shared) -> (u32, bool) {
-    let threshold = shared.hot_terms().threshold;
+    let threshold = shared.hot_threshold();
     let mut by_worker: BTreeMap<u16, u32> = BTreeMap::new();
     let mut write_hot = false;
     let hot = shared.hot_homes(usize::MAX).into_iter();

@@ -76,7 +76,7 @@ is_caught! {
     a_server_that_serves_though_its_lease_is_over: ServesWithoutLease breaks 2,
     a_server_that_does_not_say_how_far_its_moves_are: MovesUnreported breaks 5,
     a_write_that_does_not_wait_for_copies: WritesDoNotWait breaks 3,
-    copies_that_are_told_of_before_all_are_new: HotBeforeAllHave breaks 3,
+    leases_that_forget_what_their_home_has: LeaseForgetsNewest breaks 3,
     a_copy_that_answers_who_has_seen_a_newer_one: OlderCopyAnswers breaks 3,
     a_client_that_keeps_its_lease: ClientKeepsLease breaks 4,
     a_move_that_takes_along_what_was_not_chosen: ColdestTravel breaks 2,

@@ -262,7 +262,7 @@ impl Inner {
     ) -> Result<MetaReply, Error> {
         let reply = self.heard(hash, server, reply)?;
         self.leased.follow(self.routes().version());
-        self.leased.told(hash, asked, &reply);
+        self.leased.told(hash, asked, false, &reply);
         Ok(reply)
     }
 

@@ -75,12 +75,10 @@ impl Leased {
         self.with(|leases, _| leases.without(hash, self.now()));
     }
 
-    /// A home has answered a read.
-    pub fn told(&self, hash: u64, asked: Instant, reply: &MetaReply) {
-        match &reply.told {
-            None => self.ends(hash),
-            Some(told) => self.with(|leases, _| leases.told(hash, asked, told, self.now())),
-        }
+    /// A home has answered a read, `by_lease` if it was passed on to it.
+    pub fn told(&self, hash: u64, asked: Instant, by_lease: bool, reply: &MetaReply) {
+        let (asked, told) = ((asked, by_lease), reply.told.as_ref());
+        self.with(|leases, _| leases.answered(hash, asked, told, self.now()));
     }
 
     /// Somebody has answered a read by a lease. False: nobody who could, and the home is to be asked.
@@ -93,8 +91,7 @@ impl Leased {
             self.reads.fetch_add(1, Relaxed);
             return true;
         }
-        self.ends(hash);
-        self.told(hash, asked, reply);
+        self.told(hash, asked, true, reply);
         // A miss may mean that no home was found.
         reply.status == MetaStatus::Value || reply.told.is_some()
     }

@@ -162,8 +162,8 @@ mod tests {
         let told = |hint, told| MetaReply { has_token: true, hint, told, ..meta(MetaStatus::Miss) };
         let hint = Hint::parse(b"5.3.2/1");
         check(Form::Meta, "EN L5.3.2/1\r\n", Reply::Meta(told(hint, None)));
-        let copies = Announcement::parse(b"~1000.1,3");
-        check(Form::Meta, "EN L~1000.1,3\r\n", Reply::Meta(told(None, copies)));
+        let copies = Announcement::parse(b"~1000.1,3@7.2");
+        check(Form::Meta, "EN L~1000.1,3@7.2\r\n", Reply::Meta(told(None, copies)));
         let replica_version = Some(ReplicaVersion { grant: 9, version: 2 });
         let shown = MetaReply { replica_version, ..told(None, None) };
         check(Form::Meta, "EN L@9.2\r\n", Reply::Meta(shown));

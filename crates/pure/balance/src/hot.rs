@@ -34,6 +34,17 @@ pub fn virtual_threshold(demand: &Demand, target: f64) -> Threshold {
     Threshold { requests_per_copy: chosen.requests_per_copy.max(least), ..chosen }
 }
 
+/// Of a worker: a key that takes so much of one is hot, whatever else is known.
+const OWN_PART: f64 = 0.25;
+
+/// T as a server knows it by itself, whose workers answer so many requests a second with so much of their time.
+pub fn own_threshold(requests: f64, busy: f64) -> f64 {
+    if busy > 0.0 { requests / busy * OWN_PART } else { f64::INFINITY }
+}
+
+/// Of a server's own T: a key of which it has a copy heats it still from there on, since without the copy it would cost more.
+pub const STILL_HOT: f64 = 0.4;
+
 /// A value of so many bytes costs as much to answer as the request itself.
 const VALUE_BYTES_OF_A_REQUEST: f64 = 4096.0;
 /// Of copies that a server may make of one key.
@@ -48,11 +59,16 @@ pub struct Policy {
     pub threshold: f64,
     /// Reads for each write and each copy, at least: what it costs that a copy is told of a write.
     pub reads_per_write: f64,
-    /// Writes wait for copies.
-    pub writes_wait: bool,
 }
 
+/// Reads for each write and each copy, at least, where copies are told afterwards, and where they let go first (decision 0471).
+const READS_PER_WRITE: [f64; 2] = [3.0, 4.0];
+
 impl Policy {
+    pub fn new(threshold: f64, writes_wait: bool) -> Policy {
+        Policy { threshold, reads_per_write: READS_PER_WRITE[usize::from(writes_wait)] }
+    }
+
     /// How many copies, the original included, a key of these rates is to have: as many as T says, and no more than its writes allow.
     pub fn copies(&self, rates: &Rates, value_bytes: u32) -> usize {
         let weight = 1.0 + f64::from(value_bytes) / VALUE_BYTES_OF_A_REQUEST;
@@ -60,8 +76,18 @@ impl Policy {
         if !rate.is_finite() || rate <= self.threshold {
             return 1;
         }
-        let shadows = (rates.reads / (self.reads_per_write * rates.writes)).floor();
-        (rate / self.threshold).ceil().min(1.0 + shadows).min(COPIES_MAX) as usize
+        (rate / self.threshold).ceil().min(self.allowed(rates)).min(COPIES_MAX) as usize
+    }
+
+    /// How many its writes allow, however hot it is.
+    fn allowed(&self, rates: &Rates) -> f64 {
+        1.0 + (rates.reads / (self.reads_per_write * rates.writes)).floor()
+    }
+
+    /// Whether a key may have a copy that another server asks for.
+    pub fn allows(&self, rates: &Rates) -> bool {
+        let written = Rates { writes: rates.writes + rates.sample, ..*rates };
+        self.allowed(&written) >= 2.0
     }
 
     /// The same of a key that has none yet, by its rates of the last epochs and those of the last second or so. An epoch has some ten
@@ -113,6 +139,8 @@ pub struct Seen {
     pub value_bytes: u32,
     /// There are so many copies beside the original.
     pub copies: usize,
+    /// Servers that it heats ask for copies.
+    pub is_wanted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,24 +173,25 @@ impl Upkeep {
         // Until its shadows have let go it is looked at again.
         let has_ended = self.cool >= COOL_LOOKS;
         let is_a_loss = self.is_a_loss(policy, seen.copies);
-        match policy.copies(&twice, value_bytes) {
+        let is_hot = policy.copies(&twice, value_bytes) > 1
+            || seen.is_wanted && policy.allowed(&twice) >= 2.0;
+        match is_hot {
             _ if has_ended || is_a_loss => self.cool = COOL_LOOKS,
-            1 => self.cool += 1,
-            _ => self.cool = 0,
+            false => self.cool += 1,
+            true => self.cool = 0,
         }
         if self.cool < COOL_LOOKS {
             return Verdict::Copies(policy.copies(&self.rates, value_bytes));
         }
         let is_read = Rates { writes: 0.0, ..twice };
-        let is_written = is_a_loss || policy.copies(&is_read, value_bytes) > 1;
+        let is_written = is_a_loss || seen.is_wanted || policy.copies(&is_read, value_bytes) > 1;
         Verdict::Cools { back_off: !has_ended && is_written }
     }
 
-    /// Copies for which each write waits have answered less than half of what so many of them are to: who waits for them asks for less, and
-    /// averages hear of that late.
+    /// Copies have answered less than half of what so many of them are to: averages hear of that late.
     fn is_a_loss(&self, policy: &Policy, copies: usize) -> bool {
         let due = policy.reads_per_write * copies as f64 * self.written;
-        policy.writes_wait && self.written >= WRITES_THAT_SHOW && 2.0 * self.answered < due
+        self.written >= WRITES_THAT_SHOW && 2.0 * self.answered < due
     }
 }
 
@@ -198,8 +227,8 @@ impl CopyBackoff {
 mod tests {
     use super::*;
 
-    const ASYNC: Policy = Policy { threshold: 100.0, reads_per_write: 9.0, writes_wait: false };
-    const ATOMIC: Policy = Policy { threshold: 100.0, reads_per_write: 18.0, writes_wait: true };
+    const CHEAP: Policy = Policy { threshold: 100.0, reads_per_write: 9.0 };
+    const DEAR: Policy = Policy { threshold: 100.0, reads_per_write: 18.0 };
 
     fn rates(reads: f64, writes: f64) -> Rates {
         Rates { reads, writes, sample: 0.0 }
@@ -217,19 +246,19 @@ mod tests {
     #[test]
     fn a_key_has_as_many_copies_as_t_says_and_its_writes_allow() {
         let cases = [
-            (ASYNC, 100.0, 0.0, 0, 1),
-            (ASYNC, 101.0, 0.0, 0, 2),
-            (ASYNC, 1_000.0, 0.0, 0, 10),
-            (ASYNC, 100.0, 0.0, 4096, 2),
-            (ASYNC, 990.0, 10.0, 0, 10),
-            (ASYNC, 9_900.0, 100.0, 0, 12),
-            (ATOMIC, 9_900.0, 100.0, 0, 6),
-            (ASYNC, 900.0, 100.0, 0, 2),
-            (ATOMIC, 900.0, 100.0, 0, 1),
-            (ASYNC, 890.0, 110.0, 0, 1),
-            (ASYNC, 0.0, 1_000.0, 0, 1),
-            (ASYNC, 1e9, 0.0, 0, 255),
-            (ASYNC, f64::NAN, 0.0, 0, 1),
+            (CHEAP, 100.0, 0.0, 0, 1),
+            (CHEAP, 101.0, 0.0, 0, 2),
+            (CHEAP, 1_000.0, 0.0, 0, 10),
+            (CHEAP, 100.0, 0.0, 4096, 2),
+            (CHEAP, 990.0, 10.0, 0, 10),
+            (CHEAP, 9_900.0, 100.0, 0, 12),
+            (DEAR, 9_900.0, 100.0, 0, 6),
+            (CHEAP, 900.0, 100.0, 0, 2),
+            (DEAR, 900.0, 100.0, 0, 1),
+            (CHEAP, 890.0, 110.0, 0, 1),
+            (CHEAP, 0.0, 1_000.0, 0, 1),
+            (CHEAP, 1e9, 0.0, 0, 255),
+            (CHEAP, f64::NAN, 0.0, 0, 1),
         ];
         for case @ (policy, reads, writes, bytes, wanted) in cases {
             assert_eq!(policy.copies(&rates(reads, writes), bytes), wanted, "{case:?}");
@@ -240,7 +269,7 @@ mod tests {
     fn a_key_that_is_a_little_over_t_has_copies_when_that_has_lasted() {
         let copies = |now, lately: Option<f64>| {
             let lately = lately.map(|reads| rates(reads, 0.0));
-            ASYNC.copies_for_new(&rates(now, 0.0), lately.as_ref(), 0)
+            CHEAP.copies_for_new(&rates(now, 0.0), lately.as_ref(), 0)
         };
         let cases = [
             (140.0, None, 1),
@@ -263,13 +292,13 @@ mod tests {
             policy.copies_for_new(&rates, Some(&rates), 0)
         };
         let cases = [
-            (ASYNC, 8.0, 0.0, 50.0, 1),
-            (ASYNC, 9.0, 0.0, 50.0, 2),
-            (ASYNC, 30.0, 1.0, 50.0, 2),
-            (ATOMIC, 17.0, 0.0, 50.0, 1),
-            (ATOMIC, 18.0, 0.0, 50.0, 2),
-            (ATOMIC, 90.0, 0.0, 50.0, 6),
-            (ATOMIC, 90.0, 4.0, 50.0, 1),
+            (CHEAP, 8.0, 0.0, 50.0, 1),
+            (CHEAP, 9.0, 0.0, 50.0, 2),
+            (CHEAP, 30.0, 1.0, 50.0, 2),
+            (DEAR, 17.0, 0.0, 50.0, 1),
+            (DEAR, 18.0, 0.0, 50.0, 2),
+            (DEAR, 90.0, 0.0, 50.0, 6),
+            (DEAR, 90.0, 4.0, 50.0, 1),
         ];
         for case @ (policy, samples, writes, sample, wanted) in cases {
             assert_eq!(copies(policy, samples, writes, sample), wanted, "{case:?}");
@@ -278,13 +307,14 @@ mod tests {
 
     /// Looks of a fifth of a second at a key with one copy.
     fn seen(reads: f64, answered: f64, written: f64) -> Seen {
-        Seen { seconds: 0.2, reads, answered, written, value_bytes: 0, copies: 1 }
+        let (seconds, value_bytes, copies, is_wanted) = (0.2, 0, 1, false);
+        Seen { seconds, reads, answered, written, value_bytes, copies, is_wanted }
     }
 
     #[test]
     fn copies_go_when_their_key_was_not_hot_for_five_looks() {
         let mut upkeep = Upkeep::new(rates(1_000.0, 0.0));
-        let verdicts = [(); 12].map(|()| upkeep.look(&ASYNC, &seen(0.0, 0.0, 0.0)));
+        let verdicts = [(); 12].map(|()| upkeep.look(&CHEAP, &seen(0.0, 0.0, 0.0)));
         assert_eq!(verdicts[..8], [5, 3, 2, 1, 1, 1, 1, 1].map(Verdict::Copies));
         assert_eq!(verdicts[8..], [Verdict::Cools { back_off: false }; 4]);
     }
@@ -293,18 +323,37 @@ mod tests {
     fn reads_that_copies_answer_keep_them() {
         let mut upkeep = Upkeep::new(rates(300.0, 0.0));
         for _ in 0..50 {
-            assert_eq!(upkeep.look(&ASYNC, &seen(150.0, 30.0, 0.0)), Verdict::Copies(3));
+            assert_eq!(upkeep.look(&CHEAP, &seen(150.0, 30.0, 0.0)), Verdict::Copies(3));
         }
         assert_eq!(upkeep.rates.reads.round(), 300.0);
+    }
+
+    #[test]
+    fn copies_stay_as_long_as_a_server_wants_one_unless_writes_forbid_it() {
+        let last = |written| {
+            let mut upkeep = Upkeep::new(rates(90.0, 0.0));
+            let seen = Seen { is_wanted: true, ..seen(0.0, 18.0, written) };
+            [(); 40].map(|()| upkeep.look(&CHEAP, &seen))[39]
+        };
+        assert_eq!(last(0.0), Verdict::Copies(1));
+        assert_eq!(last(6.0), Verdict::Cools { back_off: false }, "it has cooled before");
+        assert!(CHEAP.allows(&rates(9.0, 1.0)) && !CHEAP.allows(&rates(8.0, 1.0)));
+    }
+
+    #[test]
+    fn a_key_is_hot_by_itself_when_it_takes_a_quarter_of_a_worker() {
+        // Two workers answer 30,000 requests a second in one and a half seconds.
+        assert_eq!(own_threshold(30_000.0, 1.5), 5_000.0);
+        assert_eq!(own_threshold(0.0, 0.0), f64::INFINITY);
     }
 
     #[test]
     fn a_key_that_is_written_too_often_cools_and_is_left_alone_for_a_while() {
         let mut upkeep = Upkeep::new(rates(1_000.0, 0.0));
         let cools = Verdict::Cools { back_off: true };
-        let at = (0..20).position(|_| upkeep.look(&ASYNC, &seen(500.0, 0.0, 60.0)) == cools);
+        let at = (0..20).position(|_| upkeep.look(&CHEAP, &seen(500.0, 0.0, 60.0)) == cools);
         assert!(at.is_some(), "300 writes a second for 500 reads");
-        assert_eq!(upkeep.look(&ASYNC, &seen(500.0, 0.0, 0.0)), Verdict::Cools { back_off: false });
+        assert_eq!(upkeep.look(&CHEAP, &seen(500.0, 0.0, 0.0)), Verdict::Cools { back_off: false });
     }
 
     #[test]
@@ -315,12 +364,13 @@ mod tests {
             [(); 3].map(|()| upkeep.look(&policy, &seen))[2] == Verdict::Cools { back_off: true }
         };
         let cases = [
-            (ATOMIC, 0.0, 2.0, 1, false),
-            (ATOMIC, 0.0, 3.0, 1, true),
-            (ATOMIC, 26.0, 3.0, 1, true),
-            (ATOMIC, 28.0, 3.0, 1, false),
-            (ATOMIC, 28.0, 3.0, 2, true),
-            (ASYNC, 0.0, 3.0, 1, false),
+            (DEAR, 0.0, 2.0, 1, false),
+            (DEAR, 0.0, 3.0, 1, true),
+            (DEAR, 26.0, 3.0, 1, true),
+            (DEAR, 28.0, 3.0, 1, false),
+            (DEAR, 28.0, 3.0, 2, true),
+            (CHEAP, 13.0, 3.0, 1, true),
+            (CHEAP, 14.0, 3.0, 1, false),
         ];
         for case @ (policy, answered, written, copies, expected) in cases {
             assert_eq!(is_a_loss(policy, answered, written, copies), expected, "{case:?}");

@@ -152,8 +152,8 @@ pub enum Fault {
     OlderCopyTaken,
     /// 3: a copy answers somebody who has seen a newer one.
     OlderCopyAnswers,
-    /// 3: clients are told of copies before all shadows have the newest version.
-    HotBeforeAllHave,
+    /// 3: a client does not remember which version its home has told of when a lease begins.
+    LeaseForgetsNewest,
     /// 3: an answer of the home without copies does not end a client's lease.
     LeaseNotTaken,
     /// 3: a lease counts whose request was sent before the home told of no copies.

@@ -22,8 +22,10 @@ pub enum Choice {
 struct Lease {
     until: Instant,
     suffixes: Vec<u8>,
-    /// The newest that a copy has answered with.
+    /// The newest that a copy has answered with, or that its home has told of.
     seen: ReplicaVersion,
+    /// When either has said so last.
+    shown: Instant,
 }
 
 /// The leases of one client. What it has forgotten it asks the home for.
@@ -39,6 +41,8 @@ pub struct Leases {
     order: VecDeque<u64>,
     /// By some bits of the hash: the last answer that told of no copies.
     without: Vec<Instant>,
+    /// What homes have shown in answers that gave no lease, and when: a lease begins with no less.
+    shown: BTreeMap<u64, (ReplicaVersion, Instant)>,
     /// All are of this map.
     map_version: u64,
 }
@@ -49,6 +53,11 @@ fn one_of(count: usize, random: u32) -> usize {
 }
 
 impl Lease {
+    fn saw(&mut self, version: ReplicaVersion, now: Instant) {
+        self.seen = self.seen.max(version);
+        self.shown = self.shown.max(now);
+    }
+
     fn choose(&self, random: u32) -> Choice {
         match one_of(self.suffixes.len() + 1, random) {
             0 => Choice::Home,
@@ -62,8 +71,8 @@ impl Leases {
     /// the client follows since that moment: what was asked for before counts no more.
     pub fn new(keys_max: usize, marks: usize, map_version: u64, since: Instant) -> Leases {
         assert!(marks.is_power_of_two(), "bits of a hash choose one of {marks}");
-        let (leases, order) = (BTreeMap::new(), VecDeque::new());
-        Leases { keys_max, leases, order, without: vec![since; marks], map_version }
+        let (leases, order, shown) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        Leases { keys_max, leases, order, without: vec![since; marks], shown, map_version }
     }
 
     /// Leases of an earlier map end. Its places may not be those of this one; and who holds leases for others may have owned a key
@@ -75,32 +84,76 @@ impl Leases {
         self.map_version = map_version;
         self.leases.clear();
         self.order.clear();
+        self.shown.clear();
         self.without.fill(now);
     }
 
     /// Where a read of this key goes now. O(log of the keys remembered).
     pub fn route(&mut self, hash: u64, now: Instant, random: u32) -> Choice {
+        self.lease(hash, now).map_or(Choice::Home, |lease| lease.choose(random))
+    }
+
+    /// What a copy must not be older than of which a client with a lease of this key asks at this moment. `None`: it has no lease.
+    pub fn seen(&mut self, hash: u64, now: Instant) -> Option<ReplicaVersion> {
+        self.lease(hash, now).map(|lease| lease.seen)
+    }
+
+    /// What this client has been shown of a key, as far as it is remembered.
+    pub fn shown(&self, hash: u64) -> ReplicaVersion {
+        self.leases.get(&hash).map_or_else(ReplicaVersion::default, |lease| lease.seen)
+    }
+
+    fn lease(&mut self, hash: u64, now: Instant) -> Option<&Lease> {
         if self.leases.is_empty() {
-            return Choice::Home;
+            return None;
         }
-        let Some(lease) = self.leases.get(&hash) else { return Choice::Home };
-        if lease.until <= now && !is_planted(Fault::ClientKeepsLease) {
-            self.without(hash, lease.until);
-            return Choice::Home;
+        let &Lease { until, shown, .. } = self.leases.get(&hash)?;
+        if until <= now && !is_planted(Fault::ClientKeepsLease) {
+            self.without(hash, until.max(shown));
+            return None;
         }
-        lease.choose(random)
+        self.leases.get(&hash)
+    }
+
+    /// The home has answered a read that was sent at `asked`, `by_lease` if it was for a copy, which has passed it on; and what the home has told of
+    /// copies. If no copy is ever older than its home, the one that was asked is none any more.
+    pub fn answered(
+        &mut self,
+        hash: u64,
+        (asked, by_lease): (Instant, bool),
+        told: Option<&Announcement>,
+        now: Instant,
+    ) {
+        if told.is_none_or(|told| by_lease && told.newest.is_none()) {
+            self.without(hash, now);
+        }
+        if let Some(told) = told {
+            self.told(hash, asked, told, now);
+        }
     }
 
     /// The home has told of copies, in its answer to a request that was sent at `asked`.
-    pub fn told(&mut self, hash: u64, asked: Instant, told: &Announcement, now: Instant) {
-        let is_old = asked <= self.without[self.mark(hash)] && !told.linearizable;
-        if is_old && !is_planted(Fault::OldLeaseTaken) || told.suffixes.is_empty() {
+    fn told(&mut self, hash: u64, asked: Instant, told: &Announcement, now: Instant) {
+        let is_old = asked <= self.without[self.mark(hash)] && told.newest.is_some();
+        let is_old = is_old && !is_planted(Fault::OldLeaseTaken);
+        let (until, suffixes) = (asked + told.lease, told.suffixes.clone());
+        let newest = told.newest.filter(|_| !is_planted(Fault::LeaseForgetsNewest));
+        let newest = newest.unwrap_or_default();
+        if let Some(lease) = self.leases.get_mut(&hash) {
+            lease.saw(newest, now);
+            if lease.until < until && !is_old {
+                (lease.until, lease.suffixes) = (until, suffixes);
+            }
             return;
         }
-        let (until, suffixes) = (asked + told.lease, told.suffixes.clone());
-        if let Some(lease) = self.leases.get_mut(&hash) {
-            if lease.until < until {
-                (lease.until, lease.suffixes) = (until, suffixes);
+        let shown = self.shown.remove(&hash);
+        let newest = shown.map_or(newest, |(shown, _)| newest.max(shown));
+        if is_old {
+            self.shown.insert(hash, (newest, now));
+            // One too many: nothing counts of it that was asked for before now.
+            let first = *self.shown.first_entry().expect("there is one").key();
+            if self.shown.len() > self.keys_max {
+                self.without(first, now);
             }
             return;
         }
@@ -109,14 +162,14 @@ impl Leases {
                 self.without(oldest, now);
             }
         }
-        self.leases.insert(hash, Lease { until, suffixes, seen: ReplicaVersion::default() });
+        self.leases.insert(hash, Lease { until, suffixes, seen: newest, shown: now });
         self.order.push_back(hash);
     }
 
     /// A copy has answered with this.
     pub fn saw(&mut self, hash: u64, replica_version: ReplicaVersion, now: Instant) {
         match self.leases.get_mut(&hash) {
-            Some(lease) => lease.seen = lease.seen.max(replica_version),
+            Some(lease) => lease.saw(replica_version, now),
             // It is not remembered, so copies that were told of before may be older.
             None => self.without(hash, now),
         }
@@ -126,6 +179,9 @@ impl Leases {
     pub fn without(&mut self, hash: u64, now: Instant) {
         let mark = self.mark(hash);
         self.without[mark] = self.without[mark].max(now);
+        if self.shown.get(&hash).is_some_and(|(_, at)| *at <= now) {
+            self.shown.remove(&hash);
+        }
         if !self.leases.is_empty() && !is_planted(Fault::LeaseNotTaken) {
             self.forget(hash);
         }
@@ -164,7 +220,8 @@ mod tests {
     }
 
     fn told() -> Announcement {
-        Announcement { lease: Duration::from_secs(1), linearizable: false, suffixes: vec![1, 4] }
+        let newest = Some(ReplicaVersion::default());
+        Announcement { lease: Duration::from_secs(1), newest, suffixes: vec![1, 4] }
     }
 
     fn replica_version(version: u64) -> ReplicaVersion {
@@ -216,6 +273,45 @@ mod tests {
         leases.told(KEY, at(900), &told(), at(901));
         let chosen = Choice::Copy { suffix: 1, seen: replica_version(5) };
         assert_eq!(leases.route(KEY, at(1_500), choosing(1)), chosen);
+    }
+
+    #[test]
+    fn a_lease_begins_with_what_its_home_has_and_goes_on_when_a_copy_passes_a_read_on() {
+        let newest = |version| Announcement { newest: Some(replica_version(version)), ..told() };
+        let mut leases = Leases::new(8, 16, 3, Instant::ZERO);
+        assert_eq!(leases.seen(KEY, at(9)), None);
+        leases.told(KEY, at(10), &newest(4), at(12));
+        assert_eq!(leases.seen(KEY, at(13)), Some(replica_version(4)));
+        leases.answered(KEY, (at(13), true), Some(&newest(6)), at(14));
+        assert_eq!(leases.seen(KEY, at(1_012)), Some(replica_version(6)));
+        leases.answered(KEY, (at(11), false), Some(&newest(5)), at(15));
+        assert_eq!(leases.seen(KEY, at(1_012)), Some(replica_version(6)), "it comes late");
+        assert_eq!(leases.seen(KEY, at(1_013)), None);
+        let atomic = Announcement { newest: None, ..told() };
+        leases.answered(KEY, (at(1_020), false), Some(&atomic), at(1_021));
+        assert_eq!(leases.seen(KEY, at(1_022)), Some(ReplicaVersion::default()));
+        leases.answered(KEY, (at(1_022), true), None, at(1_023));
+        assert_eq!(leases.seen(KEY, at(1_024)), None);
+    }
+
+    #[test]
+    fn what_an_answer_has_shown_that_gives_no_lease_is_not_forgotten() {
+        let newest = |version| Announcement { newest: Some(replica_version(version)), ..told() };
+        // Another key of the same mark is told of no copies.
+        let mut leases = Leases::new(8, 1, 3, Instant::ZERO);
+        leases.without(KEY + 1, at(20));
+        leases.told(KEY, at(19), &newest(5), at(30));
+        assert_eq!(leases.seen(KEY, at(30)), None, "it was asked before that");
+        leases.told(KEY, at(25), &newest(4), at(31));
+        assert_eq!(leases.seen(KEY, at(32)), Some(replica_version(5)));
+        leases.without(KEY + 1, at(40));
+        leases.told(KEY, at(39), &newest(6), at(41));
+        assert_eq!(leases.seen(KEY, at(42)), Some(replica_version(6)));
+        // The lease is over when something newer is shown.
+        leases.saw(KEY, replica_version(7), at(1_050));
+        assert_eq!(leases.seen(KEY, at(1_060)), None);
+        leases.told(KEY, at(1_040), &newest(6), at(1_061));
+        assert_eq!(leases.seen(KEY, at(1_062)), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Instant, ServerId};
+use mbal_model::{Instant, ReplicaVersion, ServerId};
 
 use crate::message::{Announcement, Held, Outcome, Stamp};
 use crate::{Grant, Version, over_after};
@@ -102,6 +102,8 @@ pub struct Home {
     grant: Grant,
     version: Version,
     newest: Newest,
+    /// The last version that was no item.
+    gone: Version,
     /// A request waits for shadows to let go, and has asked for it at this moment.
     asked: Option<Instant>,
     sides: Vec<Side>,
@@ -111,7 +113,8 @@ impl Home {
     /// Makes copies on these servers, at the places of these suffixes. [`Home::say`] tells what is to be sent.
     pub fn new(terms: Terms, grant: Grant, shadows: &[(u8, ServerId)]) -> Home {
         let sides = shadows.iter().map(|&(suffix, server)| Side::new(suffix, server)).collect();
-        Home { terms, grant, version: Version(1), newest: Newest::Item, asked: None, sides }
+        let (version, gone, newest) = (Version(1), Version(0), Newest::Item);
+        Home { terms, grant, version, newest, gone, asked: None, sides }
     }
 
     /// Makes a copy on one more server, unless there is one. The others are read meanwhile.
@@ -139,30 +142,30 @@ impl Home {
     }
 
     fn is_hot(&self, now: Instant) -> bool {
-        let is_settled = |side: &Side| {
-            side.acknowledged == self.version
-                || side.until <= now
-                || is_planted(Fault::HotBeforeAllHave)
-        };
-        self.sides.iter().all(is_settled) && self.sides.iter().any(|side| self.answers(side, now))
+        let is_settled = |side: &Side| side.acknowledged == self.version || side.until <= now;
+        self.sides.iter().all(is_settled)
+            && self.sides.iter().any(|side| self.answers(side, self.version, now))
     }
 
-    /// It has the newest version, and its lease lasts for a while.
-    fn answers(&self, side: &Side, now: Instant) -> bool {
+    /// It has this version at least, and its lease lasts for a while.
+    fn answers(&self, side: &Side, version: Version, now: Instant) -> bool {
         let lasts = now + self.terms.lease / 4 < side.until;
-        !side.out
-            && (side.acknowledged == self.version || is_planted(Fault::HotBeforeAllHave))
-            && lasts
+        !side.out && version <= side.acknowledged && lasts
     }
 
-    /// What a client that has just read here may know of copies.
+    /// What a client that has just read here may know of copies. If writes do not wait for shadows it may know of older ones, too: it will say
+    /// that it has seen the newest version, and who has another one passes the read on. Who cannot say that has to wait for [`HomeState::Hot`].
     pub fn told(&self, now: Instant) -> Option<Announcement> {
-        if self.state(now) != HomeState::Hot {
-            return None;
-        }
-        let answering = self.sides.iter().filter(|side| self.answers(side, now));
-        let suffixes = answering.map(|side| side.suffix).collect();
-        Some(Announcement { lease: self.terms.lease, linearizable: self.terms.atomic, suffixes })
+        let oldest = if self.terms.atomic { self.version } else { Version(self.gone.0 + 1) };
+        let is_told = match self.terms.atomic {
+            true => self.state(now) == HomeState::Hot,
+            false => self.newest == Newest::Item,
+        };
+        let answers = |side: &&Side| is_told && self.answers(side, oldest, now);
+        let suffixes: Vec<u8> = self.sides.iter().filter(answers).map(|side| side.suffix).collect();
+        let newest = ReplicaVersion { grant: self.grant.0, version: self.version.0 };
+        let newest = (!self.terms.atomic).then_some(newest);
+        (!suffixes.is_empty()).then_some(Announcement { lease: self.terms.lease, newest, suffixes })
     }
 
     /// The key has been written here: shadows are to have what is there now, or that nothing is.
@@ -178,6 +181,9 @@ impl Home {
     fn is_news(&mut self, newest: Newest) {
         self.version.0 += 1;
         self.newest = newest;
+        if newest != Newest::Item {
+            self.gone = self.version;
+        }
         self.sides.iter_mut().for_each(|side| side.again_at = Instant::ZERO);
     }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, ReplicaVersion};
 
 use crate::{DRIFT, Grant, Version};
 
@@ -57,6 +57,8 @@ pub enum HoldWhat<'a> {
     /// The grant is over.
     Drop,
     Item(Item<'a>),
+    /// Said to the home: the key heats the server that says so, which wants a copy. Nothing else of it counts.
+    Want,
 }
 
 /// A copy.
@@ -115,6 +117,7 @@ const KEEP: u8 = 0;
 const INVALIDATE: u8 = 1;
 const DROP: u8 = 2;
 const ITEM: u8 = 3;
+const WANT: u8 = 4;
 const NO_TTL: u32 = u32::MAX;
 
 /// Takes numbers from the front of what has come.
@@ -141,12 +144,19 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Hold<'a> {
+    /// What the server says that wants a copy of this key.
+    pub fn want(key: &'a [u8]) -> Hold<'a> {
+        let (grant, version, stamp) = (Grant(0), Version(0), Stamp(0));
+        Hold { grant, version, stamp, lease_ms: 0, key, what: HoldWhat::Want }
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         let what = match self.what {
             HoldWhat::Keep => KEEP,
             HoldWhat::Invalidate => INVALIDATE,
             HoldWhat::Drop => DROP,
             HoldWhat::Item(_) => ITEM,
+            HoldWhat::Want => WANT,
         };
         out.extend_from_slice(&[MARK, what]);
         for number in [self.grant.0, self.version.0, self.stamp.0] {
@@ -180,6 +190,7 @@ impl<'a> Hold<'a> {
             KEEP => HoldWhat::Keep,
             INVALIDATE => HoldWhat::Invalidate,
             DROP => HoldWhat::Drop,
+            WANT => HoldWhat::Want,
             ITEM => {
                 let (flags, cas) = (from.u32()?, from.u64()?);
                 let ttl = Some(from.u32()?).filter(|ttl| *ttl != NO_TTL);
@@ -236,9 +247,9 @@ impl Held {
 pub struct Announcement {
     /// Counted from sending the request.
     pub lease: Duration,
-    /// No copy answers with anything older than its home. Else a client says what it has seen, and who keeps no account of that keeps to one
-    /// copy until the lease is over.
-    pub linearizable: bool,
+    /// What the home has now, if copies may be older: a client says what it has seen to the copy that it asks. `None`: no copy answers with
+    /// anything older than its home.
+    pub newest: Option<ReplicaVersion>,
     /// Those that count.
     pub suffixes: Vec<u8>,
 }
@@ -247,9 +258,12 @@ impl Announcement {
     /// `None` is another token.
     pub fn parse(text: &[u8]) -> Option<Announcement> {
         let text = std::str::from_utf8(text).ok()?;
-        let (linearizable, text) = match text.split_at_checked(1)? {
-            ("~", rest) => (false, rest),
-            ("=", rest) => (true, rest),
+        let (newest, text) = match text.split_at_checked(1)? {
+            ("~", rest) => {
+                let (rest, newest) = rest.split_once('@')?;
+                (Some(ReplicaVersion::parse(newest.as_bytes())?), rest)
+            }
+            ("=", rest) => (None, rest),
             _ => return None,
         };
         let (lease, suffixes) = text.split_once('.')?;
@@ -258,7 +272,7 @@ impl Announcement {
             suffixes.split(',').map(|one| plain(one).then(|| one.parse().ok())?).collect();
         let suffixes = suffixes.filter(|suffixes| !suffixes.contains(&0))?;
         let lease_ms = plain(lease).then(|| lease.parse::<u32>().ok())??;
-        Some(Announcement { lease: Duration::from_millis(lease_ms.into()), linearizable, suffixes })
+        Some(Announcement { lease: Duration::from_millis(lease_ms.into()), newest, suffixes })
     }
 
     /// What a binary reply can say of it: suffixes 1 to γ.
@@ -270,13 +284,13 @@ impl Announcement {
 
 impl fmt::Display for Announcement {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = if self.linearizable { '=' } else { '~' };
+        let way = if self.newest.is_some() { '~' } else { '=' };
         write!(out, "{way}{}.", self.lease.as_millis())?;
         for (at, suffix) in self.suffixes.iter().enumerate() {
             let comma = if at > 0 { "," } else { "" };
             write!(out, "{comma}{suffix}")?;
         }
-        Ok(())
+        self.newest.map_or(Ok(()), |newest| write!(out, "@{newest}"))
     }
 }
 
@@ -302,7 +316,8 @@ mod tests {
             key: b"key",
             what,
         };
-        for what in [HoldWhat::Keep, HoldWhat::Invalidate, HoldWhat::Drop, HoldWhat::Item(item)] {
+        use HoldWhat::{Drop, Invalidate, Keep, Want};
+        for what in [Keep, Invalidate, Drop, Want, HoldWhat::Item(item)] {
             let mut bytes = Vec::new();
             hold(what).encode(&mut bytes);
             assert_eq!(Hold::decode(&bytes), Some(hold(what)));
@@ -333,18 +348,22 @@ mod tests {
     #[test]
     fn a_token_reads_as_it_is_written() {
         let lease = Duration::from_millis(1_000);
+        let newest = Some(ReplicaVersion { grant: 12, version: 3 });
         for (text, told) in [
-            ("~1000.1,2,5", Announcement { lease, linearizable: false, suffixes: vec![1, 2, 5] }),
-            ("=1000.1", Announcement { lease, linearizable: true, suffixes: vec![1] }),
+            ("~1000.1,2,5@12.3", Announcement { lease, newest, suffixes: vec![1, 2, 5] }),
+            ("=1000.1", Announcement { lease, newest: None, suffixes: vec![1] }),
         ] {
             assert_eq!(Announcement::parse(text.as_bytes()), Some(told.clone()));
             assert_eq!(told.to_string(), text);
         }
-        assert_eq!(Announcement::parse(b"~1000.1,2,5").map(|told| told.gamma()), Some(2));
-        assert_eq!(Announcement::parse(b"~1000.2").map(|told| told.gamma()), Some(0));
+        assert_eq!(Announcement::parse(b"=1000.1,2,5").map(|told| told.gamma()), Some(2));
+        assert_eq!(Announcement::parse(b"=1000.2").map(|told| told.gamma()), Some(0));
         let no_tokens =
-            ["", "~", "~1000", "~1000.", "~.1", "~1000.0", "~1000.256", "~1000.1,", "~+1.1"];
-        for text in no_tokens.into_iter().chain(["12.3.1", "1000.1", "~1000.+1", "~1000.1,x"]) {
+            ["", "=", "=1000", "=1000.", "=.1", "=1000.0", "=1000.256", "=1000.1,", "=+1.1"];
+        for text in no_tokens.into_iter().chain(["12.3.1", "1000.1", "=1000.+1", "=1000.1,x"]) {
+            assert_eq!(Announcement::parse(text.as_bytes()), None, "{text}");
+        }
+        for text in ["~1000.1", "~1000.1@", "~1000.1@3", "~1000.@12.3", "=1000.1@12.3"] {
             assert_eq!(Announcement::parse(text.as_bytes()), None, "{text}");
         }
     }

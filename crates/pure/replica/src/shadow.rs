@@ -61,7 +61,7 @@ impl Shadow {
         let kept = match hold.what {
             HoldWhat::Keep if said == known && self.has => Kept::Same,
             // It never had that version. The home will hear of it, and sends the item.
-            HoldWhat::Keep => return Kept::Same,
+            HoldWhat::Keep | HoldWhat::Want => return Kept::Same,
             HoldWhat::Invalidate | HoldWhat::Drop => Kept::Nothing,
             HoldWhat::Item(_) if said == known && self.has => Kept::Same,
             HoldWhat::Item(item) if fits && is_dated(item.ttl) => Kept::New,

@@ -51,15 +51,12 @@ impl Worker {
         if let Some(sent) = sent {
             // A copy that cannot be reached is no better than none.
             let taken = taken.map_or(ReplyPrefix::Without, |(taken, _)| taken);
-            if sent.by_lease && matches!(taken, ReplyPrefix::Announcement(_)) {
-                // Its home has answered: the lease is for a copy that is no more.
-                self.heed_leases(client, sent.hash, sent.asked, &ReplyPrefix::Without);
-            }
-            self.heed_leases(client, sent.hash, sent.asked, &taken);
+            self.heed_leases(client, sent.hash, (sent.asked, sent.by_lease), &taken);
         }
         for hash in gathered {
             // Of several keys it is not said which have copies.
-            self.heed_leases(client, hash, self.here.now.instant(), &ReplyPrefix::Without);
+            let asked = (self.here.now.instant(), false);
+            self.heed_leases(client, hash, asked, &ReplyPrefix::Without);
         }
         if !self.replied.contains(&client) {
             self.replied.push(client);
@@ -67,7 +64,13 @@ impl Worker {
     }
 
     /// Of a client, or of all of this worker's, as the mode has it.
-    fn heed_leases(&mut self, client: Client, hash: u64, asked: Instant, taken: &ReplyPrefix) {
+    fn heed_leases(
+        &mut self,
+        client: Client,
+        hash: u64,
+        asked: (Instant, bool),
+        taken: &ReplyPrefix,
+    ) {
         let mode = self.shared.copies.mode();
         let leases = match mode {
             HotMode::Off => None,
@@ -75,7 +78,7 @@ impl Worker {
             HotMode::Async => self.sessions.of_client(client).map(|session| &mut session.leases),
         };
         if let Some(leases) = leases {
-            heed_leases(leases, mode, &self.here, (hash, asked), taken);
+            heed_leases(leases, mode, &self.here, hash, asked, taken);
         }
     }
 

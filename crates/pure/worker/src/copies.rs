@@ -14,8 +14,8 @@ use std::sync::atomic::{
 
 use mbal_balance::hot::CopyBackoff;
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
-use mbal_model::{Instant, Key, Prefix};
-use mbal_replica::{Hold, Terms, newborn_rests};
+use mbal_model::{Instant, Key, Prefix, ServerId};
+use mbal_replica::{Hold, HoldWhat, MARK, Terms, newborn_rests};
 
 mod heat;
 mod here;
@@ -42,6 +42,7 @@ pub(crate) use reply_prefix::ReplyPrefix;
 pub(crate) use sends::Sends;
 pub(crate) use ticking::Ticks;
 
+use crate::commands::context::Here;
 use heat::{Heat, Heats};
 use here::Shadows;
 use home::HomeKey;
@@ -127,6 +128,11 @@ impl Copies {
         self.heats.lock().told()
     }
 
+    /// T by what this server knows itself.
+    pub fn own_threshold(&self) -> f64 {
+        self.heats.lock().own_threshold()
+    }
+
     /// The terms as a home has them.
     pub fn home_terms(&self) -> Terms {
         let HotTerms { mode, lease, .. } = self.terms();
@@ -163,10 +169,18 @@ impl Copies {
         Instant::from_nanos(self.latest_ns.load(Relaxed))
     }
 
-    /// Takes a home's word, and appends the answer.
-    pub fn take(&self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Takes a home's word, or that of a server that wants a copy, and appends the answer.
+    pub fn take(&self, from: ServerId, here: &Here, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         let hold = Hold::decode(bytes).and_then(|hold| Some((hold, Key::new(hold.key)?)));
         let Some((hold, key)) = hold else { return false };
+        let now = here.lease_now;
+        if hold.what == HoldWhat::Want {
+            if self.mode() != HotMode::Off {
+                self.heats.lock().wants(key.hash(), from, here.now.instant());
+            }
+            out.push(MARK);
+            return true;
+        }
         self.in_use.store(true, Relaxed);
         // Who copies nothing, any more or yet, has nothing and takes nothing.
         let memory_bytes = (self.mode() != HotMode::Off).then(|| self.terms().memory_bytes);

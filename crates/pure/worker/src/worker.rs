@@ -254,7 +254,7 @@ impl Worker {
                 let Shared { newest_flush, store, settings, .. } = &*self.shared;
                 newest_flush.look(store, settings.link_timeout, now.instant());
                 self.close_idle(actions);
-                self.ticks.begin(&self.shared.copies, now, &mut self.wakes);
+                self.ticks.begin(&self.shared, now, &mut self.wakes);
             }
             Event::Carry
             | Event::Mapped { .. }

@@ -213,10 +213,7 @@ impl World {
                     Some(told) if is_answered => {
                         coverage.meet(Sight::ToldCopies);
                         let sent = copied.clock.lease_now(asked.at);
-                        if by_lease {
-                            copied.leases.without(hash, here);
-                        }
-                        copied.leases.told(hash, sent, told, here);
+                        copied.leases.answered(hash, (sent, by_lease), Some(told), here);
                         copied.granted[op.key] = copied.granted[op.key].max(sent + told.lease);
                     }
                     _ if is_answered && by_lease && is_hit && reply.hint.is_none() => {

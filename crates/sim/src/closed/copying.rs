@@ -67,9 +67,7 @@ impl Copier {
     }
 
     fn policy(&self, server: usize) -> Policy {
-        let writes_wait = self.writes == Writes::Atomic;
-        let reads_per_write = if writes_wait { 18.0 } else { 9.0 };
-        Policy { threshold: self.thresholds[server], reads_per_write, writes_wait }
+        Policy::new(self.thresholds[server], self.writes == Writes::Atomic)
     }
 
     /// The looks of an epoch.
@@ -126,6 +124,7 @@ impl Copier {
                 written: asked * sets * seconds,
                 value_bytes: VALUE_BYTES,
                 copies: shadows,
+                is_wanted: false,
             };
             let verdict = home.upkeep.look(&policy, &seen);
             let wanted = match verdict {

@@ -219,16 +219,14 @@ impl World {
                 (Some(text), _) => {
                     let told = Announcement::parse(text.as_bytes()).expect("a token");
                     client.lease_end[key] = client.lease_end[key].max(ask.asked + told.lease);
-                    if ask.by_lease.is_some() {
-                        client.leases.without(hash(key), now);
-                    }
-                    client.leases.told(hash(key), ask.asked, &told, now);
+                    let asked = (ask.asked, ask.by_lease.is_some());
+                    client.leases.answered(hash(key), asked, Some(&told), now);
                     if ask.by_lease.is_some() {
                         self.sim.met.count("passed on, and told of copies");
                     }
                 }
                 (None, Some(replica_version)) => client.leases.saw(hash(key), replica_version, now),
-                (None, None) => client.leases.without(hash(key), now),
+                (None, None) => client.leases.answered(hash(key), (ask.asked, false), None, now),
             }
         }
         let place = match reply.outcome {

@@ -111,7 +111,7 @@ planted! {
     COPIES up to 20_000:
     older_copy_taken: OlderCopyTaken breaks 3,
     older_copy_answers: OlderCopyAnswers breaks 3,
-    hot_before_all_have: HotBeforeAllHave breaks 3,
+    lease_forgets_newest: LeaseForgetsNewest breaks 3,
     lease_not_taken: LeaseNotTaken breaks 3,
     old_lease_taken: OldLeaseTaken breaks 3,
     writes_do_not_wait: WritesDoNotWait breaks 3,

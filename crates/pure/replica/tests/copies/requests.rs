@@ -81,18 +81,20 @@ impl World {
             return false;
         };
         leases.follow(host.map.version, now);
-        let Choice::Copy { suffix, seen } = leases.route(hash(key), now, random) else {
-            return false;
-        };
-        let to = self.place(key, suffix);
-        if to == at {
-            let Some((place, replica_version)) = self.copy_of(at, key, seen) else { return false };
+        let Some(seen) = leases.seen(hash(key), now) else { return false };
+        let choice = leases.route(hash(key), now, random);
+        if let Some((place, replica_version)) = self.copy_of(at, key, seen) {
             if let Some(leases) = &mut self.hosts[at].sessions[ask.client] {
                 leases.saw(hash(key), replica_version, now);
             }
             self.sim.met.count("read from a copy at a client's own server");
             self.answers(at, ask, Outcome::Value(place), Some(replica_version), None);
             return true;
+        }
+        let Choice::Copy { suffix, seen } = choice else { return false };
+        let to = self.place(key, suffix);
+        if to == at {
+            return false;
         }
         let by = Some((at, self.hosts[at].process));
         self.forwards(
@@ -157,10 +159,7 @@ impl World {
             (Some(text), _) => {
                 let told = Announcement::parse(text.as_bytes()).expect("a token");
                 let leases = leases.get_or_insert_with(new);
-                if ask.leased {
-                    leases.without(hash(ask.key), now);
-                }
-                leases.told(hash(ask.key), ask.asked, &told, now);
+                leases.answered(hash(ask.key), (ask.asked, ask.leased), Some(&told), now);
             }
             (None, Some(replica_version)) => {
                 let leases = leases.get_or_insert_with(new);
@@ -169,7 +168,7 @@ impl World {
             (None, None) if atomic && leases.is_none() => {}
             (None, None) => {
                 let leases = leases.get_or_insert_with(new);
-                leases.without(hash(ask.key), now);
+                leases.answered(hash(ask.key), (ask.asked, ask.leased), None, now);
             }
         }
         let delay = self.delay();

@@ -1,7 +1,7 @@
 //! Keys of this server that have copies elsewhere: their writes, and what shadows are told.
 
 use mbal_model::{Key, Route};
-use mbal_replica::Announcement;
+use mbal_replica::{Announcement, HomeState};
 use mbal_wire::{Request, words_of};
 
 use crate::commands::context::Context;
@@ -170,6 +170,11 @@ pub(crate) fn told_of(
     let homes = shared.copies.homes.lock(key.hash());
     let one = homes.get(&key.hash()).filter(|one| *one.key == *key.bytes())?;
     let mut told = one.home.told(on.here.lease_now)?;
+    // A binary request has no place for what its client has seen.
+    if matches!(request, Request::Binary(_)) && one.home.state(on.here.lease_now) != HomeState::Hot
+    {
+        return None;
+    }
     told.lease = shared.copies.terms().lease;
     Some(told)
 }

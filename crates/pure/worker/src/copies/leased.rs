@@ -46,6 +46,9 @@ pub(crate) fn read_elsewhere(
         if under_way.is_some() || has_heard_newer(&batch.turn.on, session, key) {
             return None;
         }
+        // It may not have heard the last answer yet.
+        let shown = session.leases.as_ref().map(|leases| leases.shown(key.hash()));
+        let seen = seen.max(shown.unwrap_or_default());
         let before = batch.turn.out.len();
         let replica_version = read_copy(&mut batch.turn, &read, key, seen)?;
         if mode == HotMode::Async {
@@ -112,6 +115,12 @@ fn leased_server(
     let leases = leases.as_mut().filter(|leases| !leases.is_empty())?;
     let now = batch.turn.now().instant();
     leases.follow(batch.turn.on.here.map_version, now);
+    let here = &batch.turn.on;
+    if here.shared.copies.shadows.may_have(key.hash()) {
+        // Answered here, a read costs nobody else anything.
+        let seen = leases.seen(key.hash(), now)?;
+        return Some((here.here.owner.server, seen));
+    }
     let random = batch.random.word() as u32;
     let Choice::Copy { suffix, seen } = leases.route(key.hash(), now, random) else {
         return None;
@@ -120,13 +129,14 @@ fn leased_server(
     Some((place(key, suffix, cluster.servers.keys().copied())?.server, seen))
 }
 
-/// A reply to a request of a client has come that was asked at that moment, and what was said of this key in front of it. `leases`: those
-/// that are held for the client, by itself or with others, as the mode has it.
+/// A reply to a request of a client has come that was asked at that moment, by a lease or not, and what was said of this key in front of it.
+/// `leases`: those that are held for the client, by itself or with others, as the mode has it.
 pub(crate) fn heed_leases(
     leases: &mut Option<Box<Leases>>,
     mode: HotMode,
     here: &Here,
-    (hash, asked): (u64, Instant),
+    hash: u64,
+    asked: (Instant, bool),
     taken: &ReplyPrefix,
 ) {
     let now = here.now.instant();
@@ -145,11 +155,11 @@ pub(crate) fn heed_leases(
         // In this mode nothing has to be remembered.
         ReplyPrefix::Without if mode == HotMode::Atomic && leases.is_none() => {}
         ReplyPrefix::Without => {
-            leases.get_or_insert_with(new).without(hash, now);
+            leases.get_or_insert_with(new).answered(hash, asked, None, now);
         }
         ReplyPrefix::Announcement(told) => {
             let leases = leases.get_or_insert_with(new);
-            leases.told(hash, asked, told, now);
+            leases.answered(hash, asked, Some(told), now);
         }
     }
 }

@@ -79,7 +79,6 @@ impl Sends<'_> {
                 continue;
             }
             let asker = Asker::Home { server: say.to, hash, grant: say.grant };
-            let ticket = self.links.ask(say.to, asker, self.here.now.instant(), 0);
             let hold = Hold {
                 grant: say.grant,
                 version: say.version,
@@ -88,14 +87,26 @@ impl Sends<'_> {
                 key: key.bytes(),
                 what,
             };
-            let mut request = Vec::new();
-            hold.encode(&mut request);
-            let start = self.requests.len();
-            PeerRequest::new(1, self.here.map_version, &request).encode(self.requests);
-            let request = start..self.requests.len();
-            let (server, micros_left) = (say.to, UNLIMITED);
-            self.actions.push(Action::Forward { server, ticket, micros_left, request });
+            self.ask(say.to, asker, &hold);
         }
+    }
+
+    /// Asks the home of a key for a copy.
+    pub fn want(&mut self, hash: u64, key: &[u8]) {
+        let Route::Peer(server) = self.shared.store.route(WorkerId(0), hash) else { return };
+        if self.links.credit(server) == Credit::Available {
+            self.ask(server, Asker::Here, &Hold::want(key));
+        }
+    }
+
+    fn ask(&mut self, server: ServerId, asker: Asker, hold: &Hold<'_>) {
+        let ticket = self.links.ask(server, asker, self.here.now.instant(), 0);
+        let mut request = Vec::new();
+        hold.encode(&mut request);
+        let start = self.requests.len();
+        PeerRequest::new(1, self.here.map_version, &request).encode(self.requests);
+        let request = start..self.requests.len();
+        self.actions.push(Action::Forward { server, ticket, micros_left: UNLIMITED, request });
     }
 
     /// A shadow has answered, or will not.

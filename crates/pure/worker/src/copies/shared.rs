@@ -22,8 +22,19 @@ impl Shared {
         self.copies.any_newborn() && self.copies.is_newborn(hash, now.instant())
     }
 
+    /// T as it holds here: the coordinator's, or this server's own.
+    pub fn hot_threshold(&self) -> f64 {
+        self.copies.terms().policy(self.copies.own_threshold()).threshold
+    }
+
     pub fn hot_terms(&self) -> HotTerms {
         self.copies.terms()
+    }
+
+    /// Its workers look which keys are hot: copies may be made of them, or operators of a cluster ask for them.
+    #[inline]
+    pub(crate) fn looks_for_hot_keys(&self) -> bool {
+        self.copies.mode() != HotMode::Off || !self.map.is_alone()
     }
 
     /// Phase 2 of balancing is on: phase 1 looks at fewer requests.
@@ -87,7 +98,8 @@ impl Shared {
             };
             (hash, home)
         };
-        heats.into_iter().map(cold).collect()
+        let is_here = |(hash, _): &(u64, KeyRates)| self.store.cachelet_of(*hash).is_some();
+        heats.into_iter().filter(is_here).map(cold).collect()
     }
 
     /// Keys that a cachelet has, and that leaves, are to have no copies; true once they have none, those that an earlier owner has made

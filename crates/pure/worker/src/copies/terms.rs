@@ -23,21 +23,17 @@ pub struct HotTerms {
     pub mode: HotMode,
     /// What is read is no older than this; a client's lease lasts so long.
     pub lease: Duration,
-    /// T: requests a second that one copy of a key is to have at most. Infinity: nothing is copied.
+    /// T: requests a second that one copy of a key is to have at most. Infinity: the coordinator knows of nothing that is to be copied.
     pub threshold: f64,
     /// For copies of other servers' keys.
     pub memory_bytes: u64,
 }
 
-/// Reads for each write and each shadow, at least. So a write takes away what nine reads add (SPORE, SoCC 2013, §3.5), and what is read
-/// a hundred times for each write has eleven shadows. One that invalidates first is told twice.
-const READS_PER_WRITE: f64 = 9.0;
-
 impl HotTerms {
-    pub(crate) fn policy(&self) -> Policy {
-        let writes_wait = self.mode == HotMode::Atomic;
-        let reads_per_write = READS_PER_WRITE * if writes_wait { 2.0 } else { 1.0 };
-        Policy { threshold: self.threshold, reads_per_write, writes_wait }
+    /// `own`: T as the server knows it by itself, which counts as long as the coordinator names none.
+    pub(crate) fn policy(&self, own: f64) -> Policy {
+        let threshold = if self.threshold.is_finite() { self.threshold } else { own };
+        Policy::new(threshold, self.mode == HotMode::Atomic)
     }
 }
 

@@ -1,17 +1,17 @@
 //! What is done of copies as time passes: hot keys get them, leases are prolonged, what has cooled ends.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use mbal_balance::hot::{Seen, Upkeep, Verdict};
+use mbal_balance::hot::{STILL_HOT, Seen, Upkeep, Verdict};
 use mbal_model::{Instant, Key, ServerId, WorkerId};
 use mbal_replica::{Grant, Home};
 use mbal_routing::copies as copies_of;
 use mbal_sketch::{KeyRates, Sampler};
 
 use crate::commands::context::Here;
-use crate::copies::Copies;
-use crate::copies::heat::{RatesByKey, SHARE_LEAST};
+use crate::copies::heat::RatesByKey;
 use crate::copies::home::HomeKey;
 use crate::copies::sends::Sends;
 use crate::copies::table::SHARDS;
@@ -36,21 +36,19 @@ pub(crate) struct Ticks {
     are_set: bool,
     heat_at: Instant,
     busy_ns: u64,
-    /// Requests executed.
-    keyed: u64,
 }
 
 impl Ticks {
     /// Begins to look at hot keys and their copies, unless that has begun.
-    pub fn begin(&mut self, copies: &Copies, now: Now, wakes: &mut Wakes) {
+    pub fn begin(&mut self, shared: &Shared, now: Now, wakes: &mut Wakes) {
         if !self.are_set {
-            self.later(copies, now, wakes);
+            self.later(shared, now, wakes);
         }
     }
 
-    fn later(&mut self, copies: &Copies, now: Now, wakes: &mut Wakes) {
-        let in_use = copies.in_use();
-        self.are_set = copies.mode() != HotMode::Off || in_use || copies.any_newborn();
+    fn later(&mut self, shared: &Shared, now: Now, wakes: &mut Wakes) {
+        let in_use = shared.copies.in_use();
+        self.are_set = shared.looks_for_hot_keys() || in_use || shared.copies.any_newborn();
         if self.are_set {
             let pause = if in_use { COPIES_EVERY } else { HEAT_EPOCH };
             wakes.set(now.instant() + pause, Sleeper::Copies);
@@ -70,28 +68,27 @@ impl Ticks {
         if copies.any_newborn() {
             copies.forget_newborn(here.now.instant());
         }
-        if copies.mode() != HotMode::Off && self.heat_at + HEAT_EPOCH <= here.now.instant() {
-            self.end_heat(shared, &here, sampler);
+        if shared.looks_for_hot_keys() && self.heat_at + HEAT_EPOCH <= here.now.instant() {
+            self.end_heat(shared, sends, sampler);
         }
         tend(shared, sends);
-        self.later(copies, here.now, wakes);
+        self.later(shared, here.now, wakes);
     }
 
     /// Ends an epoch of the tracker; worker 0 decides what is hot.
-    fn end_heat(&mut self, shared: &Shared, here: &Here, sampler: &mut Sampler) {
-        let (worker, now) = (here.owner.worker, here.now);
+    fn end_heat(&mut self, shared: &Shared, sends: &mut Sends<'_>, sampler: &mut Sampler) {
+        let (worker, now) = (sends.here.owner.worker, sends.here.now);
         let counters = shared.counters(worker.0.into());
         let elapsed = now.instant() - self.heat_at;
-        let (busy_ns, keyed) = (counters.busy_ns.get(), counters.keyed());
-        let requests = keyed.saturating_sub(std::mem::replace(&mut self.keyed, keyed));
+        let busy_ns = counters.busy_ns.get();
         let load = (busy_ns - self.busy_ns) as f64 / elapsed.as_nanos() as f64;
-        let is_first = self.heat_at == Instant::ZERO;
-        self.heat_at = now.instant();
-        self.busy_ns = busy_ns;
-        if is_first {
+        let copies = &shared.copies;
+        if self.heat_at == Instant::ZERO {
+            copies.heat(worker.0).end_epoch(1.0, |_| false);
+            (self.heat_at, self.busy_ns) = (now.instant(), busy_ns);
             return;
         }
-        let copies = &shared.copies;
+        (self.heat_at, self.busy_ns) = (now.instant(), busy_ns);
         copies.hotspots[usize::from(worker.0)].store(load >= HOTSPOT, Relaxed);
         let rate = shared.hot_sample(now.second, worker);
         if sampler.rate() != rate {
@@ -99,20 +96,63 @@ impl Ticks {
         }
         let seconds = elapsed.as_secs_f64();
         let has_copies = |hash| copies.homes.may_have(hash);
-        let rates =
-            copies.heat(worker.0).0.rates(seconds, requests as f64, SHARE_LEAST, has_copies);
+        let (rates, requests) = copies.heat(worker.0).end_epoch(seconds, has_copies);
         let mut heats = copies.heats.lock();
-        heats.tell(worker.0, rates, requests as f64 / seconds);
+        heats.tell(worker.0, rates, requests, load);
         if worker == WorkerId(0) {
-            let (sum, told) = (heats.sum(), heats.told());
+            let now = now.instant();
+            let (sum, lately, own) = (heats.sum(), heats.told(), heats.own_threshold());
+            let wanted = heats.wanted(now);
             drop(heats);
-            decide(shared, here, sum, &told, seconds);
+            let is_hotspot = copies.hotspots.iter().any(|hotspot| hotspot.load(Relaxed));
+            if copies.mode() == HotMode::Off {
+                return;
+            }
+            let (here, others) = sum.into_iter().partition(|(hash, _)| is_here(shared, *hash));
+            want(shared, sends, others, own, is_hotspot);
+            let epoch = Epoch { rates: here, lately, own, wanted, is_hotspot, seconds };
+            decide(shared, &sends.here, epoch);
         }
     }
 }
 
-/// `sum`: rates of the last epochs; `told`: those of the last second or so.
-fn decide(shared: &Shared, here: &Here, mut sum: RatesByKey, told: &RatesByKey, seconds: f64) {
+fn is_here(shared: &Shared, hash: u64) -> bool {
+    shared.store.cachelet_of(hash).is_some()
+}
+
+/// What is known of a server's keys at the end of an epoch.
+struct Epoch {
+    /// In the last epochs, and in the last second or so.
+    rates: RatesByKey,
+    lately: RatesByKey,
+    /// T as the server itself knows it.
+    own: f64,
+    /// By key, the servers that want copies.
+    wanted: BTreeMap<u64, Vec<ServerId>>,
+    is_hotspot: bool,
+    seconds: f64,
+}
+
+/// Keys of others of which a server wants copies at a time.
+const WANTED_MAX: usize = 16;
+
+/// Asks the homes of others' keys that heat this server for copies.
+fn want(shared: &Shared, sends: &mut Sends<'_>, others: RatesByKey, own: f64, is_hotspot: bool) {
+    let heats = |(hash, one): &(u64, KeyRates)| {
+        let is_copied = shared.copies.shadows.may_have(*hash);
+        let at_least = if is_copied { own * STILL_HOT } else { own };
+        (is_hotspot || is_copied) && one.rates.all() >= at_least
+    };
+    let mut hot: Vec<(u64, KeyRates)> = others.into_iter().filter(heats).collect();
+    hot.sort_by(|a, b| b.1.rates.all().total_cmp(&a.1.rates.all()));
+    for (hash, one) in hot.iter().take(WANTED_MAX) {
+        sends.want(*hash, &one.key);
+    }
+}
+
+/// Which keys have copies from now on, and how many.
+fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
+    let Epoch { mut rates, lately, own, wanted, is_hotspot, seconds } = epoch;
     let copies = &shared.copies;
     let servers: Vec<ServerId> = {
         let mut all = shared.map.others();
@@ -120,12 +160,26 @@ fn decide(shared: &Shared, here: &Here, mut sum: RatesByKey, told: &RatesByKey, 
         all.sort();
         all
     };
-    let (policy, lease_now) = (copies.terms().policy(), here.lease_now);
+    let (policy, lease_now) = (copies.terms().policy(own), here.lease_now);
+    // Where this many copies are, and those that servers want.
+    let places = |key: &Key<'_>, count: usize| {
+        let mut places = copies_of(key, shared.here(), &servers, count);
+        let wanting = wanted.get(&key.hash()).into_iter().flatten();
+        let mut all = Vec::new();
+        for server in wanting.filter(|server| servers.contains(server)) {
+            if all.is_empty() {
+                all = copies_of(key, shared.here(), &servers, servers.len());
+            }
+            let place = all.iter().find(|(_, at)| at == server);
+            places.extend(place.filter(|place| !places.contains(place)));
+        }
+        places
+    };
     let mut backoff = copies.backoff.lock();
     let mut keys = 0;
     copies.homes.each(|hash, one| {
         keys += 1;
-        let counted = sum.remove(&hash).filter(|counted| counted.key == one.key);
+        let counted = rates.remove(&hash).filter(|counted| counted.key == one.key);
         let seen = Seen {
             seconds,
             reads: counted.map_or(0.0, |counted| counted.rates.reads),
@@ -133,11 +187,12 @@ fn decide(shared: &Shared, here: &Here, mut sum: RatesByKey, told: &RatesByKey, 
             written: std::mem::take(&mut one.written) as f64,
             value_bytes: one.value_bytes,
             copies: one.home.shadows().count(),
+            is_wanted: wanted.contains_key(&hash),
         };
         match one.upkeep.look(&policy, &seen) {
-            Verdict::Copies(wanted) if wanted - 1 > seen.copies => {
+            Verdict::Copies(count) if count - 1 > seen.copies || seen.is_wanted => {
                 let key = Key::new(&one.key).expect("it was a key");
-                for (suffix, server) in copies_of(&key, shared.here(), &servers, wanted - 1) {
+                for (suffix, server) in places(&key, count - 1) {
                     one.home.widen(suffix, server);
                 }
             }
@@ -150,11 +205,11 @@ fn decide(shared: &Shared, here: &Here, mut sum: RatesByKey, told: &RatesByKey, 
             }
         }
     });
-    let is_hotspot = copies.hotspots.iter().any(|hotspot| hotspot.load(Relaxed));
-    if !is_hotspot || servers.len() < 2 || here.lapsed {
+    if servers.len() < 2 || here.lapsed {
         return;
     }
-    for (hash, KeyRates { key: name, rates }) in sum {
+    let is_hot = |hash: u64| is_hotspot || wanted.contains_key(&hash);
+    for (hash, KeyRates { key: name, rates }) in rates.into_iter().filter(|one| is_hot(one.0)) {
         if keys >= HOT_KEYS_MAX {
             break;
         }
@@ -162,9 +217,8 @@ fn decide(shared: &Shared, here: &Here, mut sum: RatesByKey, told: &RatesByKey, 
         if backoff.has(hash, lease_now) {
             continue;
         }
-        let is_here = shared.store.cachelet_of(hash).is_some();
         let moves = shared.moves.list(|one| one.prefix.contains(hash));
-        if !is_here || !moves.is_empty() {
+        if !moves.is_empty() {
             continue;
         }
         let mut nothing = Vec::new();
@@ -173,12 +227,16 @@ fn decide(shared: &Shared, here: &Here, mut sum: RatesByKey, told: &RatesByKey, 
                 .store
                 .read(&key, here.now.second, false, &mut nothing, |view, _| view.value_bytes());
         let Some(value_bytes) = value_bytes else { continue };
-        let lately = told.get(&hash).map(|known| &known.rates);
-        let wanted = policy.copies_for_new(&rates, lately, value_bytes);
-        if wanted < 2 {
+        let lately = lately.get(&hash).map(|known| &known.rates);
+        let count = match is_hotspot {
+            true => policy.copies_for_new(&rates, lately, value_bytes),
+            false => 1,
+        };
+        let is_wanted = wanted.contains_key(&hash) && policy.allows(&rates);
+        if count < 2 && !is_wanted {
             continue;
         }
-        let places = copies_of(&key, shared.here(), &servers, wanted - 1);
+        let places = places(&key, count - 1);
         if places.is_empty() {
             continue;
         }

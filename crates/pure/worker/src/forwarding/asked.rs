@@ -6,7 +6,7 @@ use mbal_replica::{Hold, HoldWhat, MARK};
 use mbal_wire::{HOPS_MAX, Login, Parsed, PeerRequest, Request, parse, words_of};
 
 use crate::commands::execute::execute;
-use crate::commands::hints::followed_from_afar;
+use crate::commands::hints::{followed_from_afar, push_hint};
 use crate::commands::turn::Then;
 use crate::copies::{HotMode, Read, ReplyPrefix, execute_told, read_copy, told_of};
 use crate::event::Action;
@@ -124,13 +124,8 @@ impl Batch<'_> {
         }
         match served {
             Served::Reply => {
-                if let (true, Some(key)) = (job.request.follows(), &key) {
-                    followed_from_afar(&mut self.turn, before, key);
-                }
-                if let (true, Some(key)) = (peer.wants_leases, &key) {
-                    if let Some(told) = told_of(&self.turn.on, &job.request, key) {
-                        ReplyPrefix::Announcement(told).put(before, self.turn.out);
-                    }
+                if let Some(key) = &key {
+                    self.tell_asker(before, peer, job, key);
                 }
             }
             Served::FromCopy(replica_version) => {
@@ -160,6 +155,26 @@ impl Batch<'_> {
         }
         self.requests += 1;
         self.answer(from, as_it_came.ticket, before);
+    }
+
+    /// A peer's request has been executed, whose reply begins at `before`: says what is known of copies of its key, to the client whose read by a
+    /// lease was passed on, and to the server that holds leases for clients.
+    fn tell_asker(&mut self, before: usize, peer: &PeerRequest<'_>, job: &Job<'_>, key: &Key<'_>) {
+        let by_lease = job.request.by_lease().is_some();
+        let told = match peer.wants_leases || by_lease {
+            true => told_of(&self.turn.on, &job.request, key),
+            false => None,
+        };
+        match &told {
+            Some(told) if by_lease && told.newest.is_some() => {
+                push_hint(self.turn.out, before, told);
+            }
+            _ if job.request.follows() => followed_from_afar(&mut self.turn, before, key),
+            _ => {}
+        }
+        if let Some(told) = told.filter(|_| peer.wants_leases) {
+            ReplyPrefix::Announcement(told).put(before, self.turn.out);
+        }
     }
 
     /// It could not be executed yet.
@@ -212,7 +227,8 @@ impl Batch<'_> {
         let said = PeerRequest::decode(asked.bytes).map(|peer| peer.request);
         let Some(said) = said.filter(|said| said[0] == MARK) else { return false };
         let before = self.turn.out.len();
-        if !self.turn.on.shared.copies.take(self.turn.on.here.lease_now, said, self.turn.out) {
+        let on = &self.turn.on;
+        if !on.shared.copies.take(from, &on.here, said, self.turn.out) {
             self.turn.out.extend_from_slice(NO_ROUTE_LINE);
         }
         // A flush that begins here is later than what the copy has seen.

@@ -12,7 +12,7 @@ use crate::forwarding::unreachable::{END, Lost};
 use crate::ids::{Client, Ticket};
 use crate::moving::moves::{Owning, Whereabouts};
 use crate::sessions::batch::Batch;
-use crate::sessions::job::Job;
+use crate::sessions::job::{GROUP, Job};
 use crate::sessions::session::{Pause, Session};
 use crate::sessions::slots::{Gather, Sent};
 
@@ -207,11 +207,20 @@ impl Batch<'_> {
         }
         let mut sources: Vec<Owning> = Vec::new();
         let mut routes = Vec::new();
+        // The first key was looked at with its request.
+        let mut others = [None; GROUP];
         let mut words: Vec<Vec<u8>> = vec![Vec::new()];
         let mut rest = get.keys;
         let before = self.turn.out.len();
         while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < keys_max) {
             let key = Key::new(word).expect("none is too long");
+            if !routes.is_empty() && !self.turn.on.is_here(&key) {
+                others[routes.len() % GROUP] = Some(key);
+            }
+            if routes.len() % GROUP == GROUP - 1 {
+                self.turn.observer.look_at_others(&self.turn.on, &others);
+                others = [None; GROUP];
+            }
             if self.gather_copy(session, get, &key) {
                 routes.push(COPIED);
                 rest = tail;
@@ -248,6 +257,7 @@ impl Batch<'_> {
             words[source].push(b' ');
             rest = tail;
         }
+        self.turn.observer.look_at_others(&self.turn.on, &others);
         let ends = next_word(rest).is_none();
         let copied = self.turn.out.split_off(before);
         if sources.is_empty() && copied.is_empty() && ends && !session.get_continues {

@@ -5,7 +5,7 @@ use mbal_sketch::{Access, Sampler};
 use mbal_wire::{Binary, Command, Request};
 
 use crate::commands::context::Context;
-use crate::copies::{HotMode, Read};
+use crate::copies::Read;
 use crate::observing::distances::{Showing, Shown};
 use crate::sessions::job::Job;
 
@@ -38,6 +38,12 @@ impl Observer<'_> {
     #[inline]
     pub fn look_at_gets(&mut self, on: &Context<'_>, keys: &[Option<Key<'_>>]) {
         self.show(on, keys, &[]);
+        self.look_at_others(on, keys);
+    }
+
+    /// The same for further keys of a `get` that are not here: other servers are asked for them, or copies answer.
+    #[inline]
+    pub fn look_at_others(&mut self, on: &Context<'_>, keys: &[Option<Key<'_>>]) {
         if !METRICS {
             return;
         }
@@ -60,20 +66,22 @@ impl Observer<'_> {
         let stands_for = self.sampler.requests_per_sample();
         let mut hot = shared.hot(worker.0.into());
         hot.pass_to(second, requests);
-        let tracks = shared.copies.mode() != HotMode::Off;
+        let tracks = shared.looks_for_hot_keys();
         let mut heat = tracks.then(|| shared.copies.heat(worker.0));
         let mut at = first as usize;
         loop {
-            let cachelet = keys[at].and_then(|key| shared.store.cachelet_of(key.hash()));
-            if let Some((key, (cachelet, _))) = keys[at].zip(cachelet) {
+            if let Some(key) = keys[at] {
                 let request = request(at);
-                let access = request.map_or(Access::Read, access_of);
-                hot.observe(&key, access, cachelet, stands_for);
+                if let Some((cachelet, _)) = shared.store.cachelet_of(key.hash()) {
+                    let access = request.map_or(Access::Read, access_of);
+                    hot.observe(&key, access, cachelet, stands_for);
+                }
+                // A key is hot that heats anyone: those that are forwarded count, too.
                 if let Some(heat) = &mut heat {
                     // A read that no copy can answer is like a write: copies do not relieve the home of it.
                     let relieved = request.is_none_or(|request| Read::of(request).is_some());
                     let access = if relieved { Access::Read } else { Access::Write };
-                    heat.0.observe(key.hash(), key.bytes(), access);
+                    heat.observe(&key, access, stands_for);
                 }
             }
             at += 1;

@@ -22,6 +22,7 @@ const SERVERS: u16 = 3;
 const CREDITS: u32 = 64;
 /// A client of each server.
 const CONN: ConnId = ConnId(0);
+const BINARY: ConnId = ConnId(1);
 
 struct Net {
     now: Now,
@@ -230,15 +231,19 @@ impl Net {
 
 /// A key of this server.
 fn key_of(server: u16) -> String {
-    let is_of = |key: &String| {
+    keys_of(server).next().expect("there is one")
+}
+
+fn keys_of(server: u16) -> impl Iterator<Item = String> {
+    let is_of = move |key: &String| {
         let hash = Key::new(key.as_bytes()).expect("a key").hash();
         (hash >> 62) as u16 % SERVERS == server
     };
-    (0..).map(|nth| format!("key{nth}")).find(is_of).expect("there is one")
+    (0..).map(|nth| format!("key{nth}")).filter(is_of)
 }
 
 /// What copies have of a key that was not written since it is hot: map 1, the first grant, the first version.
-const FIRST_EDITION: &str = "4294967296.1";
+const FIRST_VERSION: &str = "4294967296.1";
 
 fn hot(mode: HotMode) -> (Net, String) {
     hot_in(Net::new(mode))
@@ -273,6 +278,68 @@ fn a_key_that_is_read_often_at_a_busy_server_gets_copies_and_loses_them_when_it_
     net.send(0, &format!("mg {key}\r\n"));
     let told = net.send(0, "stats hot 1\r\n");
     assert!(told.contains("STAT 1:state cold\r\nSTAT 1:copies 0\r\n"), "{told}");
+}
+
+fn knows_no_threshold(net: &Net, mode: HotMode) {
+    for shared in &net.shared {
+        shared.set_hot_terms(HotTerms { mode, ..HotTerms::default() });
+    }
+}
+
+#[test]
+fn a_key_that_takes_a_quarter_of_a_worker_is_copied_before_a_coordinator_has_said_anything() {
+    let mut net = Net::new(HotMode::Atomic);
+    knows_no_threshold(&net, HotMode::Atomic);
+    let [key, other] = [0, 1].map(|nth| keys_of(0).nth(nth).expect("there are many"));
+    for key in [&key, &other] {
+        net.send(0, &format!("ms {key} 1\r\na\r\n"));
+    }
+    let reads = |key: &str| format!("mg {key} v\r\n");
+    let mixed = reads(&key).repeat(9) + &reads(&other);
+    for _ in 0..50 {
+        net.send(0, &mixed);
+        net.event(0, Event::Rests { busy_ns: 18_000_000 });
+        net.pass(20);
+    }
+    assert_eq!((net.state(0, &key), net.state(0, &other)), (Some(HomeState::Hot), None));
+}
+
+#[test]
+fn a_server_that_forwards_a_key_often_gets_a_copy_as_long_as_it_does() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let mut net = Net::new(mode);
+        knows_no_threshold(&net, mode);
+        let (key, forwarder) = (key_of(0), 1);
+        net.send(0, &format!("ms {key} 1\r\na\r\n"));
+        let forwards = |net: &mut Net, busy_ns, millis| {
+            for _ in 0..millis / 20 {
+                (0..20).for_each(|_| drop(net.send(forwarder, &format!("mg {key} v\r\n"))));
+                net.event(forwarder, Event::Rests { busy_ns });
+                net.pass(20);
+            }
+        };
+        forwards(&mut net, 18_000_000, 1_000);
+        assert_eq!(copies(&net), BTreeMap::from([(forwarder, 1)]), "{mode:?}");
+        let before = net.shared[1].copies_here().reads;
+        // Answering from the copy it is busy no more; without it, it would be.
+        forwards(&mut net, 8_000_000, 3_000);
+        assert!(net.shared[1].copies_here().reads > before + 1_000, "{mode:?}");
+        assert_eq!(copies(&net), BTreeMap::from([(forwarder, 1)]), "{mode:?}");
+        net.pass(4_000);
+        assert_eq!(copies(&net), BTreeMap::new(), "{mode:?}");
+    }
+}
+
+#[test]
+fn hot_keys_are_named_though_none_is_copied() {
+    let mut net = Net::new(HotMode::Off);
+    let key = key_of(0);
+    net.send(0, &format!("ms {key} 1\r\na\r\n"));
+    net.read_often(&key, 0, 2_000);
+    let homes = net.shared[0].hot_homes(9);
+    assert_eq!((&*homes[0].key, homes[0].state), (key.as_bytes(), None));
+    assert!((900.0..1_100.0).contains(&homes[0].reads), "{} reads", homes[0].reads);
+    assert_eq!(copies(&net), BTreeMap::new());
 }
 
 #[test]
@@ -362,9 +429,12 @@ fn a_write_is_told_to_copies_and_waits_for_them_if_it_is_atomic() {
 #[test]
 fn a_smart_client_is_told_of_copies_and_reads_them_by_its_lease() {
     let (mut net, key) = hot(HotMode::Async);
-    assert_eq!(net.send(0, &format!("mg {key} v L1.2\r\n")), "VA 1 L~1000.1,2\r\na\r\n");
+    assert_eq!(
+        net.send(0, &format!("mg {key} v L1.2\r\n")),
+        "VA 1 L~1000.1,2@4294967296.1\r\na\r\n"
+    );
     net.silent = BTreeSet::from([(1, 0), (2, 0)]);
-    let replica_version = FIRST_EDITION;
+    let replica_version = FIRST_VERSION;
     let told = format!("VA 1 L@{replica_version}\r\na\r\n");
     assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")), told);
     assert_eq!(net.send(2, &format!("mg {key} v L1.2*{replica_version}\r\n")), told);
@@ -392,35 +462,44 @@ fn a_server_holds_leases_for_each_connection_and_its_own_writes_end_them() {
         net.pass(1_100);
         net.read_often(&key, 0, 100);
     }
-    assert!((10..40).contains(&from_copies), "{from_copies} of 40, two thirds");
+    assert_eq!(from_copies, 40, "its own server has a copy");
     assert_eq!(net.send(1, &format!("set {key} 7 0 1\r\nz\r\n")), "STORED\r\n");
     assert_eq!(net.send(1, &get), value("z"), "a writer sees its write");
 }
 
 #[test]
-fn a_read_by_a_lease_that_its_home_answers_ends_the_lease_though_it_tells_of_copies() {
+fn copies_are_read_on_while_a_write_is_told_to_them() {
     let (mut net, key) = hot(HotMode::Async);
-    let get = format!("get {key}\r\n");
-    let leases_second = |net: &mut Net| {
-        net.send(1, &get);
-        let before = net.shared[2].copies_here().reads;
-        net.send(1, &get);
-        let chosen = net.shared[2].copies_here().reads > before;
-        if !chosen {
-            net.pass(1_100);
-            net.read_often(&key, 0, 100);
-        }
-        chosen
+    let home = |net: &mut Net| net.send(0, &format!("mg {key} v L1.2\r\n"));
+    let by_lease = |net: &mut Net, seen| net.send(1, &format!("mg {key} v L1.2*{seen}\r\n"));
+    // One of two copies does not hear of the write.
+    net.silent = BTreeSet::from([(0, 1)]);
+    net.send(0, &format!("ms {key} 1\r\nb\r\n"));
+    net.silent.clear();
+    assert_eq!(net.state(0, &key), Some(HomeState::HotPending));
+    let second = "4294967296.2";
+    assert_eq!(home(&mut net), format!("VA 1 L~1000.1,2@{second}\r\nb\r\n"));
+    // Who has seen no more than it has is answered, and others are passed on, with no less of a lease.
+    assert_eq!(by_lease(&mut net, FIRST_VERSION), format!("VA 1 L@{FIRST_VERSION}\r\na\r\n"));
+    assert_eq!(by_lease(&mut net, second), format!("VA 1 L~1000.1,2@{second}\r\nb\r\n"));
+    // Binary requests cannot say what was seen.
+    let vbucket = (Key::new(key.as_bytes()).expect("a key").hash() >> 56) as u8 & 0xc0;
+    let bytes = key.len() as u8;
+    let mut get = vec![0x80, 0, 0, bytes, 0, 0, vbucket, 1, 0, 0, 0, bytes];
+    get.extend_from_slice(&[0; 12]);
+    get.extend_from_slice(key.as_bytes());
+    let gamma = |net: &mut Net| {
+        net.event(0, Event::Opened { conn: BINARY, own_port: false });
+        net.replies[0].clear();
+        net.event(0, Event::Received { conn: BINARY, bytes: &get });
+        net.event(0, Event::Closed { conn: BINARY });
+        net.replies[0].chars().nth(5).map(u32::from)
     };
-    assert!((0..40).any(|_| leases_second(&mut net)));
-    let terms = HotTerms { mode: HotMode::Async, threshold: 100.0, ..HotTerms::default() };
-    net.shared[2].set_hot_terms(HotTerms { memory_bytes: 0, ..terms });
-    net.send(0, &format!("ms {key} 2 F7\r\nbc\r\n"));
-    assert_eq!(copies(&net), BTreeMap::from([(1, 1)]), "the new value finds no room");
-    let value = format!("VALUE {key} 7 2\r\nbc\r\nEND\r\n");
-    assert_eq!(net.send(1, &get), value, "its server passes it on");
-    net.silent.insert((1, 2));
-    assert_eq!(net.send(1, &get), value, "the next one goes home");
+    assert_eq!(gamma(&mut net), Some(0));
+    net.pass(1_100);
+    net.read_often(&key, 0, 100);
+    assert_eq!(net.state(0, &key), Some(HomeState::Hot));
+    assert_eq!(gamma(&mut net), Some(2));
 }
 
 #[test]
@@ -453,21 +532,13 @@ fn what_a_connection_has_read_with_other_keys_or_removed_is_not_read_again_from_
     for news in ["get", "set"] {
         let (mut net, key) = hot(HotMode::Async);
         let get = format!("get {key}\r\n");
-        // Until its client keeps to the copy of server 2.
-        let reads = |net: &Net| net.shared[2].copies_here().reads;
-        loop {
-            net.send(1, &get);
-            let before = reads(&net);
-            net.send(1, &get);
-            if reads(&net) > before {
-                break;
-            }
-            net.pass(1_100);
-            net.read_often(&key, 0, 100);
-        }
+        net.send(1, &get);
+        net.send(1, &get);
+        assert_eq!(net.shared[1].copies_here().reads, 1);
         // That copy does not hear of the write.
-        net.silent = BTreeSet::from([(0, 2)]);
+        net.silent = BTreeSet::from([(0, 1)]);
         assert_eq!(net.send(0, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+        net.silent.clear();
         let newest = format!("VALUE {key} 0 1\r\nb\r\nEND\r\n");
         let (told, then) = match news {
             "set" => {
@@ -519,7 +590,7 @@ fn a_read_by_a_lease_does_not_overtake_one_that_has_gone_home() {
 fn a_read_by_a_lease_behind_one_that_its_home_has_answered_is_no_older() {
     let (mut net, key) = hot(HotMode::Async);
     let by_lease = format!("mg {key} v L1.2*\r\n");
-    let told = format!("VA 1 L@{FIRST_EDITION}\r\na\r\n");
+    let told = format!("VA 1 L@{FIRST_VERSION}\r\na\r\n");
     assert_eq!(net.send(1, &by_lease), told);
     // The copy is not told of the write at once.
     net.silent = BTreeSet::from([(0, 1)]);
@@ -548,8 +619,9 @@ fn a_copy_passes_on_who_has_seen_a_newer_one() {
     let newer = net.send(1, &read(""));
     let (replica_version, value) = newer["VA 1 L@".len()..].split_once("\r\n").expect("a line");
     assert_eq!(value, "b\r\n");
-    assert_eq!(net.send(2, &read("")), format!("VA 1 L@{FIRST_EDITION}\r\na\r\n"));
-    assert_eq!(net.send(2, &read(replica_version)), "VA 1 L1.2.1/0\r\nb\r\n");
+    assert_eq!(net.send(2, &read("")), format!("VA 1 L@{FIRST_VERSION}\r\na\r\n"));
+    let passed_on = format!("VA 1 L~1000.1,2@{replica_version}\r\nb\r\n");
+    assert_eq!(net.send(2, &read(replica_version)), passed_on);
 }
 
 #[test]
@@ -592,7 +664,7 @@ fn what_was_asked_for_under_an_older_map_gives_no_lease() {
     net.event(1, Event::Mapped { here: id_of(1), cluster: cluster(SERVERS, 2) });
     let value = format!("VALUE {key} 7 1\r\na\r\nEND\r\n");
     // It names copies so often that hardly any read would choose the home.
-    let token = format!("~1000.1,2{}", ",1,2".repeat(9));
+    let token = format!("~1000.1,2{}@{FIRST_VERSION}", ",1,2".repeat(9));
     let told = [&[0x83, token.len() as u8], token.as_bytes(), value.as_bytes()].concat();
     let replies = [Ticketed::new(ticket, &told)];
     net.event(1, Event::Answered { server: id_of(0), replies: &replies });
@@ -807,7 +879,7 @@ fn a_copy_that_has_not_heard_of_a_winner_lets_nobody_win() {
         for server in [1, 2] {
             let told = net.send(server, &format!("mg {key} v L1.2*\r\n"));
             let token =
-                if mode == HotMode::Async { format!(" L@{FIRST_EDITION}") } else { String::new() };
+                if mode == HotMode::Async { format!(" L@{FIRST_VERSION}") } else { String::new() };
             assert_eq!(told, format!("VA 1{token}\r\na\r\n"), "{mode:?} at {server}");
         }
         net.pass(1_200);

@@ -187,11 +187,10 @@ fn leases_are_as_the_vectors_say() {
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["client"] => leases = new(),
             [way @ ("reply" | "passed"), asked, now, token] => {
-                if way == "passed" || token == "-" {
-                    leases.without(HASH, millis(now));
-                }
-                if let Some(told) = Announcement::parse(token.as_bytes()) {
-                    leases.told(HASH, millis(asked), &told, millis(now));
+                let told = Announcement::parse(token.as_bytes());
+                if told.is_some() || token == "-" {
+                    let asked = (millis(asked), way == "passed");
+                    leases.answered(HASH, asked, told.as_ref(), millis(now));
                 }
             }
             ["saw", now, token] => {
