@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
 use mbal_control::api::{
-    AutoscaleConfig, BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall,
+    AutoscaleConfig, BalanceCall, Failure, Heartbeat, HotCall, Leads, Leaving, LostCall, MoveCall,
     Registration, ScaleCall, SplitCall,
 };
 use mbal_control::{Answer, Ask, Refusal};
@@ -31,7 +31,7 @@ use crate::seat::{NotLeading, Seat};
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 24] = [
+pub const ROUTES: [(&str, &str); 25] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
@@ -48,6 +48,7 @@ pub const ROUTES: [(&str, &str); 24] = [
     ("delete", "/v1/moves/{number}"),
     ("post", "/v1/splits"),
     ("put", "/v1/balance"),
+    ("put", "/v1/hotkeys"),
     ("post", "/v1/scale"),
     ("get", "/v1/scale"),
     ("delete", "/v1/scale"),
@@ -82,7 +83,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/map", get(map))
         .route("/v1/status", get(status))
         .route("/v1/events", get(events))
-        .route("/v1/hotkeys", get(hot_keys))
+        .route("/v1/hotkeys", get(hot_keys).put(copy_hot_keys))
         .route("/v1/forecast", get(forecast))
         .route("/v1/autoscale", get(autoscale).put(set_autoscale))
         .route("/v1/leads", get(leads))
@@ -330,6 +331,10 @@ async fn undrain(State(shared): State<Shared>, Path(id): Path<String>) -> Respon
 
 async fn balance(State(shared): State<Shared>, Body(body): Body<BalanceCall>) -> Response {
     shared.tell(Ask::Balance(body.mode)).await
+}
+
+async fn copy_hot_keys(State(shared): State<Shared>, Body(body): Body<HotCall>) -> Response {
+    shared.tell(Ask::CopyHotKeys(body.mode)).await
 }
 
 async fn scale(

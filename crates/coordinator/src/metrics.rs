@@ -106,7 +106,7 @@ impl Page {
         self.gauge_by("hot_keys_mode", "1 for how hot keys are copied.", "mode", mode);
         let seconds = hot.told.lease_ms as f64 / 1e3;
         self.gauge("copy_lease_seconds", "How long a lease of a copy lasts.", seconds);
-        let help = "Requests a second for each copy of a key at most; 0: nothing is to be copied.";
+        let help = "Requests a second for each copy of a key at most; 0: each server's own holds.";
         let threshold = hot.told.threshold.unwrap_or(0.0);
         self.gauge("copy_threshold_requests_per_second", help, threshold);
         self.gauge("hot_keys", "Keys that have copies on other servers.", hot.copied);

@@ -103,9 +103,9 @@ pub struct Coordinator {
 #[derive(Args, Debug)]
 pub struct HotKeys {
     /// Copies of hot keys on other servers: none (off); told of a write after it was answered (async); or not read any more
-    /// before it is executed (atomic)
+    /// before it is executed (atomic). `mbal cluster hotkeys --copy` changes it
     #[arg(long, env = "MBAL_HOT_KEYS", value_name = "mode", default_value = "off")]
-    hot_keys: Mode,
+    hot_keys: CopyMode,
 
     /// How long a copy is read without word of the original, 100ms to 10s
     #[arg(long, env = "MBAL_LEASE", value_name = "time", default_value = "1s", value_parser = lease)]
@@ -171,21 +171,27 @@ pub fn looks_every(text: &str) -> Result<Duration, String> {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Mode {
+pub enum CopyMode {
     Off,
     Async,
     Atomic,
+}
+
+impl From<CopyMode> for HotMode {
+    fn from(mode: CopyMode) -> HotMode {
+        match mode {
+            CopyMode::Off => HotMode::Off,
+            CopyMode::Async => HotMode::Async,
+            CopyMode::Atomic => HotMode::Atomic,
+        }
+    }
 }
 
 impl HotKeys {
     /// The rest is as by default.
     pub fn settings(&self) -> mbal_coordinator::Settings {
         mbal_coordinator::Settings {
-            hot_keys: match self.hot_keys {
-                Mode::Off => HotMode::Off,
-                Mode::Async => HotMode::Async,
-                Mode::Atomic => HotMode::Atomic,
-            },
+            hot_keys: self.hot_keys.into(),
             copy_lease: self.lease,
             imbalance_target: self.imbalance_target,
             ..Default::default()

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use mbal_control::api::{HotKeys, HotMode, HotReport, HotState, HotStatus};
+use mbal_control::api::{HotCall, HotKeys, HotMode, HotReport, HotState, HotStatus};
 use mbal_model::ServerId;
 use mbal_server::Caller;
 
-use crate::cluster::{Token, caller, read, text};
+use crate::cluster::{Token, caller, read, text, text_with};
 
 const PATH: &str = "/v1/hotkeys";
 
@@ -19,6 +19,11 @@ pub fn of_cluster(url: &str, token: &Token, json: bool) -> Result<String, String
 /// What a coordinator or a server has answered, for people unless they want the JSON.
 pub fn shown(told: String, json: bool) -> Result<String, String> {
     if json { Ok(told.trim_end().to_owned() + "\n") } else { Ok(table(&read(&told)?, usize::MAX)) }
+}
+
+pub fn set_mode(url: &str, token: &Token, mode: HotMode) -> Result<(), String> {
+    let asked = caller(url, token);
+    asked.and_then(|caller| text_with(&caller, "PUT", PATH, Some(&HotCall { mode }))).map(drop)
 }
 
 pub fn of(caller: &Caller) -> Result<HotKeys, String> {
@@ -64,7 +69,7 @@ fn threshold(hot: &HotStatus) -> String {
         _ if hot.told.mode == HotMode::Off => "hot keys are not copied".into(),
         None => "T is not known yet, the last one stands".into(),
         Some(rate) if rate > 0.0 => format!("T is {rate:.0}/s"),
-        Some(_) => "nothing is to be copied".into(),
+        Some(_) => "T is each server's own".into(),
     }
 }
 
@@ -162,7 +167,7 @@ hot keys are copied atomic, lease 1000 ms; T is 24700/s: 1 key with 3 copies
         assert_eq!(summary(&HotStatus::default()), "hot keys are not copied\n");
         let cases = [
             (None, "T is not known yet, the last one stands"),
-            (Some(0.0), "nothing is to be copied"),
+            (Some(0.0), "T is each server's own"),
             (Some(7.0), "T is 7/s"),
         ];
         for (threshold, said) in cases {

@@ -13,6 +13,7 @@ use mbal_server::{Served, control_paths};
 use mbal_wire::printable;
 
 use crate::cluster::USUAL_COORDINATOR;
+use crate::coordinator::CopyMode;
 use crate::named::NamedServer;
 use crate::{cluster, cluster_top, explaining, hot_keys};
 
@@ -61,10 +62,11 @@ EXAMPLES
                                   of the server on port 11211, if there is none
   mbal cluster hotkeys --coordinator http://10.0.0.1:11210
   mbal cluster hotkeys 10.0.0.5:11212 --json
+  mbal cluster hotkeys --copy off none is copied any more; async or atomic: docs/operate.md
 
 TABLE
   reads/s, writes/s  estimated; reads that copies answer are counted
-  r:w                reads for each write; a key with 9 or less is not copied
+  r:w                reads for each write; a key with 3 or less is not copied
   state              cold: not copied; pending: copies are made or renewed;
                      hot: clients are told of copies; cooling: copies go
   copies             the servers that have copies; their number is gamma
@@ -134,6 +136,10 @@ pub struct HotKeys {
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
+
+    /// From now on the coordinator has hot keys copied like that, whatever it was started with
+    #[arg(long, value_name = "mode", conflicts_with = "json")]
+    copy: Option<CopyMode>,
 
     #[command(flatten)]
     at: Where,
@@ -216,8 +222,13 @@ pub fn status(status: &Status, names_server: bool) -> ExitCode {
 }
 
 pub fn hot_keys(asked: &HotKeys, names_server: bool) -> ExitCode {
-    let HotKeys { json, at, cluster } = asked;
+    let HotKeys { json, copy, at, cluster } = asked;
     cluster::told(match cluster.asked(names_server) {
+        Some(url) if copy.is_some() => {
+            let mode = copy.expect("it has just been seen").into();
+            hot_keys::set_mode(url, &cluster.token, mode).map(|()| String::new())
+        }
+        None if copy.is_some() => Err("--copy is for the coordinator of a cluster".into()),
         Some(url) => hot_keys::of_cluster(url, &cluster.token, *json),
         None => answer(at, "hotkeys").and_then(|text| hot_keys::shown(text, *json)),
     })

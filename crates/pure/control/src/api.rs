@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use mbal_model::{CacheletLoad, Service, WorkerLoad};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 mod autoscaling;
 
@@ -119,8 +119,8 @@ pub const COPY_LEASE_MS: RangeInclusive<u64> = 100..=10_000;
 pub struct HotTold {
     pub mode: HotMode,
     pub lease_ms: u64,
-    /// T, requests a second for each copy of a key at most; 0: nothing is to be copied. None while this coordinator does not know: the
-    /// last one stands.
+    /// T, requests a second for each copy of a key at most; 0: the cluster is even without, and each server's own T holds. None while this
+    /// coordinator does not know: the last one stands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
 }
@@ -225,8 +225,25 @@ pub struct HotReport {
     pub copied_ms: u64,
 }
 
-/// A read adds to a key's heat, and a write takes so many reads' heat away: copies help reads alone (SPORE, SoCC 2013, §3.5).
-const READS_A_WRITE: f64 = 9.0;
+/// `PUT /v1/hotkeys`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HotCall {
+    #[serde(deserialize_with = "known_mode")]
+    pub mode: HotMode,
+}
+
+/// Who asks for what is not known here is refused.
+fn known_mode<'de, D: Deserializer<'de>>(from: D) -> Result<HotMode, D::Error> {
+    match String::deserialize(from)?.as_str() {
+        "off" => Ok(HotMode::Off),
+        "async" => Ok(HotMode::Async),
+        "atomic" => Ok(HotMode::Atomic),
+        other => Err(serde::de::Error::custom(format!("{other} is none of off, async, atomic"))),
+    }
+}
+
+/// A key with no more reads for each write is hot by its writes: a copy would cost what it answers.
+const READS_A_WRITE: f64 = 3.0;
 
 impl HotReport {
     pub fn rate(&self) -> f64 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mbal_election::KeySeen;
 use mbal_model::{ClusterPlan, Instant, Outlook, ServerId};
 
-use crate::api::{self, BalanceMode, HotKeys, Incarnation, News, Registered, Status};
+use crate::api::{self, BalanceMode, HotKeys, HotMode, Incarnation, News, Registered, Status};
 use crate::autoscaling::Look;
 use crate::forecast::Demand;
 use crate::hot::Rates;
@@ -32,6 +32,8 @@ pub enum Ask {
     /// An operator says so.
     SaidLost(ServerId, api::LostCall),
     Balance(BalanceMode),
+    /// How hot keys are copied from now on.
+    CopyHotKeys(HotMode),
     /// An operator wants this server empty, or no more.
     Drain(ServerId, bool),
     /// What a planner reads at the end of the epoch of that number.
@@ -40,7 +42,7 @@ pub enum Ask {
     Planned(ClusterPlan),
     /// By what T is computed, at the end of an epoch.
     Rates,
-    /// What came of it: requests a second for each copy, infinite if nothing is to be copied.
+    /// What came of it: requests a second for each copy, infinite if the cluster is even without copies.
     Threshold(f64),
     HotKeys,
     /// Hit ratios of `1..=servers`, with what a database bears a second.

@@ -132,6 +132,10 @@ impl Coordinator {
                 balancing::set_mode(ledger, mode);
                 Answer::Done
             }
+            Ask::CopyHotKeys(mode) => {
+                self.hot.set_mode(ledger, mode);
+                Answer::Done
+            }
             Ask::Outlook(epoch) => Answer::Outlook(outlook(ledger, balanced, epoch)),
             Ask::Planned(plan) => {
                 balanced.planned(ledger, &self.scaling, plan);

@@ -40,7 +40,7 @@ pub struct Rates {
     pub servers: usize,
     /// Of all of them, keys read and written a second.
     pub requests: f64,
-    /// Reads a second of the keys that copies would help, the hottest first.
+    /// Requests a second of the hottest keys, the hottest first.
     pub hottest: Vec<f64>,
     /// The imbalance that is to be kept.
     pub target: f64,
@@ -49,6 +49,7 @@ pub struct Rates {
 /// What is known of hot keys since this process began.
 #[derive(Debug)]
 pub(crate) struct Hot {
+    /// As the coordinator was started.
     mode: HotMode,
     copy_lease: Duration,
     imbalance_target: f64,
@@ -69,10 +70,26 @@ impl Hot {
         Hot { mode, copy_lease, imbalance_target, threshold, calm_epochs: 0, told, changes: 0 }
     }
 
+    fn mode(&self, state: &State) -> HotMode {
+        state.hot_keys.unwrap_or(self.mode)
+    }
+
+    /// An operator wants hot keys to be copied like that.
+    pub fn set_mode(&self, ledger: &mut Ledger, mode: HotMode) {
+        if self.mode(ledger.state()) != mode {
+            ledger.change().hot_keys = Some(mode);
+            ledger.say(match mode {
+                HotMode::Off => "hot keys are not copied any more".into(),
+                HotMode::Async => "hot keys are copied: async".into(),
+                HotMode::Atomic => "hot keys are copied: atomic".into(),
+            });
+        }
+    }
+
     /// What servers are to obey.
-    pub fn told(&self) -> HotTold {
+    pub fn told(&self, state: &State) -> HotTold {
         HotTold {
-            mode: self.mode,
+            mode: self.mode(state),
             lease_ms: self.copy_lease.as_millis() as u64,
             threshold: self.threshold.map(finite),
         }
@@ -148,7 +165,7 @@ impl Hot {
             Some(threshold) if threshold.is_finite() => {
                 format!("T is {threshold:.0}/s, {alive} servers")
             }
-            Some(_) => format!("nothing is to be copied, {alive} servers"),
+            Some(_) => format!("T is each server's own, {alive} servers"),
             None => format!("T is that of another coordinator, {alive} servers"),
         }
     }
@@ -169,12 +186,12 @@ impl Hot {
         let has_reported = |id| ledger.is_heard(id) && ledger.heard(id).is_some_and(has_workers);
         let mut alive = ledger.state().alive();
         let knows_all = !ledger.awaits() || alive.all(|(id, _)| has_reported(id));
-        if self.mode == HotMode::Off || !knows_all {
+        if self.mode(ledger.state()) == HotMode::Off || !knows_all {
             return None;
         }
         let HotStatus { servers, requests, .. } = self.status(ledger);
-        let keys = reports(ledger).filter(|(_, report)| !report.is_write_hot());
-        let mut hottest: Vec<f64> = keys.map(|(_, report)| report.reads).collect();
+        // Those that are hot by writes, too: by T they are known to be.
+        let mut hottest: Vec<f64> = reports(ledger).map(|(_, report)| report.rate()).collect();
         hottest.sort_by(|a, b| b.total_cmp(a));
         Some(Rates { servers, requests, hottest, target: self.imbalance_target })
     }
@@ -201,7 +218,7 @@ impl Hot {
         let copied = reports(ledger).map(|(_, report)| report.gamma());
         let copied = copied.filter(|gamma| *gamma > 0);
         let (copied, copies) = copied.fold((0, 0), |(keys, all), gamma| (keys + 1, all + gamma));
-        HotStatus { told: self.told(), servers, requests, copied, copies }
+        HotStatus { told: self.told(ledger.state()), servers, requests, copied, copies }
     }
 
     pub fn keys(&self, ledger: &Ledger) -> HotKeys {
@@ -253,7 +270,7 @@ fn sane(rate: f64) -> f64 {
     if rate.is_finite() { rate.clamp(0.0, RATE_MAX) } else { 0.0 }
 }
 
-/// JSON knows no infinity: 0 is that nothing is to be copied.
+/// JSON knows no infinity: 0 is that the cluster is even without copies.
 fn finite(threshold: f64) -> f64 {
     if threshold.is_finite() { threshold } else { 0.0 }
 }

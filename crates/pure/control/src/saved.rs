@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mbal_model::{Address, Cluster, MoveId, Owner, Prefix, ServerId, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{AutoscaleConfig, BalanceMode, Incarnation, MoveDecision, Scaling};
+use crate::api::{AutoscaleConfig, BalanceMode, HotMode, Incarnation, MoveDecision, Scaling};
 use crate::state::{Member, Move, State, addresses};
 
 /// Of the saved form. A reader refuses any other.
@@ -35,6 +35,8 @@ struct Saved {
     moves_ever: u32,
     #[serde(default)]
     balance: BalanceMode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hot_keys: Option<HotMode>,
     #[serde(default)]
     draining: BTreeSet<u16>,
     #[serde(default)]
@@ -104,6 +106,7 @@ impl State {
             moves: self.moves.iter().map(|(id, one)| (id.0, SavedMove::from(one))).collect(),
             moves_ever: self.moves_ever,
             balance: self.balance,
+            hot_keys: self.hot_keys,
             draining: self.draining.iter().map(|id| id.0).collect(),
             flush_number: self.flush_number,
             autoscale: self.autoscale.clone(),
@@ -155,6 +158,7 @@ impl State {
             moves: moves.collect::<Result<_, Unreadable>>()?,
             moves_ever: saved.moves_ever,
             balance: saved.balance,
+            hot_keys: saved.hot_keys,
             retiring: retiring.filter(|id| draining.contains(id)).collect(),
             draining,
             flush_number: saved.flush_number,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mbal_model::{Address, Addresses, Cluster, ClusterMap, MoveId, Owner, Prefix, ServerId};
 
-use crate::api::{AutoscaleConfig, BalanceMode, Incarnation, MoveDecision, Scaling};
+use crate::api::{AutoscaleConfig, BalanceMode, HotMode, Incarnation, MoveDecision, Scaling};
 use crate::refusal::Refusal;
 
 /// Saved whole.
@@ -21,6 +21,8 @@ pub struct State {
     /// The last move's; numbers are not used twice.
     pub moves_ever: u32,
     pub balance: BalanceMode,
+    /// How hot keys are copied, if an operator has said so since; else it is as the coordinator was started.
+    pub hot_keys: Option<HotMode>,
     /// Servers that an operator wants empty.
     pub draining: BTreeSet<ServerId>,
     /// The newest `flush_all` that a server has told of.

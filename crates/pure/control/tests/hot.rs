@@ -5,10 +5,10 @@ mod rig;
 use std::time::Duration;
 
 use mbal_control::api::{
-    HOT_KEYS_LISTED, Heartbeat, HotMode, HotReport, HotState, HotStatus, HotTold, Registration,
-    WorkerReport,
+    HOT_KEYS_LISTED, Heartbeat, HotCall, HotMode, HotReport, HotState, HotStatus, HotTold,
+    Registration, WorkerReport,
 };
-use mbal_control::{Answer, Ask, Rates, Settings};
+use mbal_control::{Answer, Ask, Coordinator, Rates, Settings, State};
 use mbal_model::{Instant, Key, ServerId};
 use rig::{Rig, registration};
 
@@ -93,8 +93,9 @@ fn mode_and_lease_are_told_at_once_and_t_when_all_servers_have_reported() {
     assert_eq!(rig.rates(), None, "server 3 may have hot keys, too");
     assert_eq!(rig.beat(1, 900.0, vec![key("a", 500.0, 1.0)]), told, "the last T stands");
     rig.beat(3, 50.0, vec![key("b", 80.0, 0.0), key("written", 90.0, 10.0)]);
-    let rates = Rates { servers: 3, requests: 1000.0, hottest: vec![500.0, 80.0], target: 1.25 };
-    assert_eq!(rig.rates(), Some(rates), "copies do not help what is written so often");
+    let hottest = vec![501.0, 100.0, 80.0];
+    let rates = Rates { servers: 3, requests: 1000.0, hottest, target: 1.25 };
+    assert_eq!(rig.rates(), Some(rates), "by T it is known that a key is hot by writes");
     rig.ask(Ask::Threshold(200.0)).expect("it is taken");
     let told = HotTold { threshold: Some(200.0), ..told };
     assert_eq!(rig.beat(2, 50.0, vec![]), told);
@@ -109,6 +110,24 @@ fn who_is_silent_is_not_waited_for_for_ever_and_does_not_count() {
     rig.beat(2, 20.0, vec![]);
     let rates = Rates { servers: 2, requests: 120.0, hottest: vec![60.0], target: 1.25 };
     assert_eq!(rig.rates(), Some(rates));
+}
+
+#[test]
+fn an_operator_says_how_hot_keys_are_copied_and_that_outlives_the_process() {
+    let mut rig = three(HotMode::Atomic);
+    rig.ask(Ask::CopyHotKeys(HotMode::Atomic)).expect("it is so");
+    assert_eq!((rig.hot().told.mode, rig.new_lines()), (HotMode::Atomic, Vec::new()));
+    rig.ask(Ask::CopyHotKeys(HotMode::Off)).expect("it is taken");
+    assert_eq!(rig.beat(2, 50.0, vec![]).mode, HotMode::Off);
+    assert_eq!(rig.new_lines(), ["hot keys are not copied any more"]);
+    let saved = rig.coordinator.state().to_json();
+    let state = State::from_json(&saved).expect("it was written by itself");
+    let settings = Settings { hot_keys: HotMode::Atomic, ..Settings::default() };
+    rig.coordinator = Coordinator::resume(settings, state).expect("it is of this cluster");
+    assert_eq!(rig.hot().told.mode, HotMode::Off);
+    let call = |mode: &str| serde_json::from_str(&format!(r#"{{"mode":"{mode}"}}"#)).ok();
+    assert_eq!(call("async"), Some(HotCall { mode: HotMode::Async }));
+    assert_eq!(call("quantum"), None::<HotCall>);
 }
 
 #[test]

@@ -42,7 +42,6 @@ pub(crate) use reply_prefix::ReplyPrefix;
 pub(crate) use sends::Sends;
 pub(crate) use ticking::Ticks;
 
-use crate::commands::context::Here;
 use heat::{Heat, Heats};
 use here::Shadows;
 use home::HomeKey;
@@ -170,13 +169,18 @@ impl Copies {
     }
 
     /// Takes a home's word, or that of a server that wants a copy, and appends the answer.
-    pub fn take(&self, from: ServerId, here: &Here, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    pub fn take(
+        &self,
+        from: ServerId,
+        (now, lease_now): (Instant, Instant),
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> bool {
         let hold = Hold::decode(bytes).and_then(|hold| Some((hold, Key::new(hold.key)?)));
         let Some((hold, key)) = hold else { return false };
-        let now = here.lease_now;
         if hold.what == HoldWhat::Want {
             if self.mode() != HotMode::Off {
-                self.heats.lock().wants(key.hash(), from, here.now.instant());
+                self.heats.lock().wants(key.hash(), from, now);
             }
             out.push(MARK);
             return true;
@@ -184,7 +188,7 @@ impl Copies {
         self.in_use.store(true, Relaxed);
         // Who copies nothing, any more or yet, has nothing and takes nothing.
         let memory_bytes = (self.mode() != HotMode::Off).then(|| self.terms().memory_bytes);
-        self.shadows.take(now, self.process(), &hold, &key, memory_bytes, out)
+        self.shadows.take(lease_now, self.process(), &hold, &key, memory_bytes, out)
     }
 
     pub fn any_newborn(&self) -> bool {

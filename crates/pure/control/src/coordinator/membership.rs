@@ -46,7 +46,7 @@ impl Coordinator {
             epoch_ms: self.settings.epoch.as_millis() as u64,
             flush_number: state.flush_number,
             lease: self.leases.told(state, id),
-            hot: Some(self.hot.told()),
+            hot: Some(self.hot.told(state)),
             map: state.document().map(|document| document.to_string()),
         })
     }
@@ -103,7 +103,7 @@ impl Coordinator {
             flush_number: self.ledger.state().flush_number,
             drain,
             no_room: drain.is_some() && self.balanced.plan.stuck.contains(&server),
-            hot: Some(self.hot.told()),
+            hot: Some(self.hot.told(self.ledger.state())),
             soon: self.leases.awaits_a_death(&self.ledger) || self.scaling.asks_for_ages(),
             ages,
             keep: self.scaling.kept_by(self.ledger.state(), server),

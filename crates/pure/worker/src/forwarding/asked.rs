@@ -228,7 +228,8 @@ impl Batch<'_> {
         let Some(said) = said.filter(|said| said[0] == MARK) else { return false };
         let before = self.turn.out.len();
         let on = &self.turn.on;
-        if !on.shared.copies.take(from, &on.here, said, self.turn.out) {
+        let now = (on.now().instant(), on.here.lease_now);
+        if !on.shared.copies.take(from, now, said, self.turn.out) {
             self.turn.out.extend_from_slice(NO_ROUTE_LINE);
         }
         // A flush that begins here is later than what the copy has seen.
