@@ -602,6 +602,8 @@ fn work(
             Event::Opened { .. } | Event::Adopted { .. } | Event::Closed { .. } => {
                 observe(shared, tally)
             }
+            // It is counted, and nothing else comes of it.
+            Event::Rests { .. } => return worker.borrow_mut().handle(last.1, event, actions),
             Event::Tick if index == 0 => {
                 observe_cpu(shared);
                 shared.has_quota(machine::cpu_quota());

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::UdpSocket;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -372,8 +373,10 @@ impl EventLoop {
     #[inline]
     fn settle(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
         loop {
-            if !self.actions.list.is_empty() {
-                self.carry_out();
+            match self.actions.list[..] {
+                [] => {}
+                [Action::Send { conn, ref bytes }] => self.send_all(conn, bytes.clone()),
+                _ => self.carry_out(),
             }
             if let Some(conn) = self.refreshed.pop() {
                 let refreshed = self.tls.as_ref().map_or(Ok(()), |door| door.refresh());
@@ -388,6 +391,16 @@ impl EventLoop {
             handle(now, Event::Closed { conn }, &mut self.actions);
             self.free.push(conn);
         }
+    }
+
+    /// What a turn of a connection asks for nearly always, and alone.
+    #[inline]
+    fn send_all(&mut self, conn: ConnId, bytes: Range<usize>) {
+        let replies = std::mem::take(&mut self.actions.bytes);
+        self.send(conn, &replies[bytes]);
+        self.actions.bytes = replies;
+        self.actions.clear();
+        self.actions.bytes.shrink_to(KEPT_BYTES_MAX);
     }
 
     fn carry_out(&mut self) {
