@@ -186,7 +186,8 @@ impl ProxyLoop {
             };
             let paused = self.sockets.paused() || self.peer_doors.paused();
             let sockets = paused.then_some(now + Duration::from_nanos(RETRY_NS));
-            let wakes = [sockets, self.proxy.next_wake(), Some(now + IDLE)];
+            let wake = self.proxy.next_wake();
+            let wakes = [sockets, wake, Some(now + IDLE)];
             let until = match unread.is_empty() {
                 true => wakes.into_iter().flatten().min().expect("there is one"),
                 false => now,
@@ -235,7 +236,9 @@ impl ProxyLoop {
             while let Some(conn) = self.lingering.next_over(now) {
                 self.proxy.handle(now, Event::Ended { conn, closed: false });
             }
-            if self.proxy.next_wake().is_some_and(|wake| wake <= now) {
+            // Looked at once more where it was due: what it was for may have been done. What is due since is found before the next wait.
+            let is_due = |wake: Option<Instant>| wake.is_some_and(|wake| wake <= now);
+            if is_due(wake) && is_due(self.proxy.next_wake()) {
                 self.proxy.handle(now, Event::Woken);
             }
             // Before a client gets the number of one that has gone: what is asked for is of the latter.

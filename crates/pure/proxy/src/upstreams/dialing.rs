@@ -72,18 +72,26 @@ impl Upstreams {
 
     /// When one of the connections is to be looked at.
     pub fn next_wake(&self, timeout: Duration) -> Option<Instant> {
-        let of_conn = |conn: &Conn| match conn.state {
-            State::Closed { retry_at } => (retry_at > Instant::ZERO).then_some(retry_at),
-            State::Dialing { since } => Some(since + self.timeout_of(conn, timeout)),
-            State::Up => {
-                let late = conn.waits_since().map(|since| since + self.timeout_of(conn, timeout));
-                let settles = if self.owing { self.settles_at(conn) } else { None };
-                late.into_iter().chain(conn.gathers).chain(settles).min()
+        // All of them, twice for each request: so without iterators of iterators.
+        let mut next = Instant::MAX;
+        let mut by = |at: Option<Instant>| next = next.min(at.unwrap_or(Instant::MAX));
+        for conn in &self.conns {
+            match conn.state {
+                State::Closed { retry_at } => by(Some(retry_at).filter(|at| *at > Instant::ZERO)),
+                State::Dialing { since } => by(Some(since + self.timeout_of(conn, timeout))),
+                State::Up => {
+                    if let Some(since) = conn.waits_since() {
+                        by(Some(since + self.timeout_of(conn, timeout)));
+                    }
+                    by(conn.gathers);
+                    if self.owing {
+                        by(self.settles_at(conn));
+                    }
+                }
             }
-        };
-        let again = self.all.iter().map(|one| one.asked_again_at).min();
-        let again = again.filter(|at| *at < Instant::MAX);
-        self.conns.iter().filter_map(of_conn).chain(again).min()
+        }
+        self.all.iter().for_each(|one| by(Some(one.asked_again_at)));
+        (next < Instant::MAX).then_some(next)
     }
 
     pub fn due(&self, conn: usize, ledger: &Ledger) -> Due {
