@@ -1,7 +1,7 @@
-//! The balancer's threads: one that counts epochs and gives orders, one that plans.
+//! The balancer's threads: one that has `mbal_member`'s [`balancing::Balancing`] and gives its orders, one that plans.
 //!
 //! ```text
-//!   mbal-balancer: epochs, reports, the operator ──► Balancer ──orders──► workers' mailboxes
+//!   mbal-balancer: epochs, reports, the operator ──► Balancing ──orders──► workers' mailboxes
 //!        ▲   │                                                                 │
 //!        │   └─question──► mbal-planner: propose                               │
 //!        └────answer, or that it broke ◄──┘       └──────────reports───────────┘
@@ -15,14 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
 
-use mbal_balance::{Balancer, Decision, Duty, News, Proposal, Question, Thresholds};
-use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
+use mbal_balance::{Balancer, Decision, Proposal, Question, Thresholds};
 use mbal_locks::{Mutex, ranks};
-use mbal_model::{Outcome, Prefix, WorkerId, WorkerLoad};
+use mbal_member::balancing::{self, Action, Event, Loads};
+use mbal_model::{Outcome, Prefix, WorkerId};
 use mbal_reactor::{Letter, Mailbox, Tally, watchdog};
-use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
+use mbal_worker::{OrderId, Report};
 
 use crate::explaining::not_here;
 use crate::started::Started;
@@ -57,13 +56,6 @@ pub(crate) enum OperatorCall {
     HotKeys,
 }
 
-/// The last decisions that the log knows of, by number.
-#[derive(Default)]
-struct Logged {
-    taken: u64,
-    over: u64,
-}
-
 /// What the balancer has done so far, for whoever counts.
 #[derive(Debug, Default)]
 pub(crate) struct Balanced {
@@ -71,18 +63,7 @@ pub(crate) struct Balanced {
     decisions: Mutex<ranks::Decisions, BTreeMap<(&'static str, &'static str), u64>>,
     pub loans: AtomicU64,
     /// What heartbeats say of the last epoch.
-    last: Mutex<ranks::LastEpoch, LastEpoch>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct LastEpoch {
-    workers: Vec<WorkerReport>,
-    memory_bytes: u64,
-    helpless: bool,
-    /// Keys read and written a second.
-    requests: f64,
-    /// By worker, all that was counted up to its end.
-    sums: Vec<Sums>,
+    last: Mutex<ranks::LastEpoch, Loads>,
 }
 
 impl Balanced {
@@ -93,37 +74,8 @@ impl Balanced {
         pairs.map(|pair| ([pair.0, pair.1], counted.get(&pair).copied().unwrap_or(0))).collect()
     }
 
-    /// How the server was in its last epoch; nothing else is said.
-    pub(crate) fn heartbeat(&self) -> Heartbeat {
-        let last = self.last.lock().clone();
-        let LastEpoch { workers, memory_bytes, helpless, requests, .. } = last;
-        Heartbeat { workers, memory_bytes, helpless, requests, ..Heartbeat::default() }
-    }
-
-    /// Of an epoch of so many seconds.
-    fn end_epoch(&self, balancer: &Balancer, sums: Vec<Sums>, seconds: f64) {
-        let workers = &balancer.reading().snapshot.workers;
-        let mut last = self.last.lock();
-        let listed = cachelets_listed(workers.len());
-        let report = |(at, worker): (usize, &WorkerLoad)| {
-            let now = &sums[at];
-            let before = last.sums.get(at).copied().unwrap_or_default();
-            WorkerReport {
-                reads: now.cmd_get - before.cmd_get,
-                hits: now.get_hits - before.get_hits,
-                writes: now.cmd_set - before.cmd_set,
-                ..WorkerReport::of(worker, listed)
-            }
-        };
-        let workers_told: Vec<WorkerReport> = workers.iter().enumerate().map(report).collect();
-        let keys = workers_told.iter().map(|worker| worker.reads + worker.writes).sum::<u64>();
-        *last = LastEpoch {
-            workers: workers_told,
-            requests: keys as f64 / seconds,
-            memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
-            helpless: balancer.is_helpless(),
-            sums,
-        };
+    pub(crate) fn loads(&self) -> Loads {
+        self.last.lock().clone()
     }
 
     fn count(&self, decision: &Decision) {
@@ -169,24 +121,6 @@ impl Balancing {
         Ok(())
     }
 
-    /// Counts a decision and tells it when it is taken; tells it once more when an epoch has shown what came of it.
-    fn log(&self, balancer: &Balancer, logged: &mut Logged) {
-        self.balanced.loans.store(balancer.loans().len() as u64, Relaxed);
-        let loud = self.server.gauges.verbosity.load(Relaxed) > 0;
-        for decision in balancer.decisions() {
-            let is_new = decision.number > logged.taken;
-            if is_new {
-                self.balanced.count(decision);
-            }
-            let is_over = decision.number > logged.over && decision.came.is_some();
-            if loud && (is_new || is_over) {
-                log::info("balanced", &format!("mbal: {}", told(decision)));
-            }
-            logged.taken = logged.taken.max(decision.number);
-            logged.over = if is_over { decision.number } else { logged.over };
-        }
-    }
-
     fn tell(&self, balancer: &Balancer, asked: &OperatorCall) -> String {
         let second = self.started.at(self.started.clock.now_ns()).second;
         let lease_now = self.started.lease_clock.now();
@@ -197,7 +131,7 @@ impl Balancing {
             OperatorCall::Explain(what) => told.explain(what),
             OperatorCall::HotKeys => {
                 let here = self.server.address(WorkerId(0)).server.0;
-                let requests = self.balanced.heartbeat().requests;
+                let requests = self.balanced.loads().requests;
                 let told = hot_keys::told(&self.server, here, requests, lease_now);
                 serde_json::to_string(&told).expect("strings and numbers have a JSON form") + "\n"
             }
@@ -208,69 +142,71 @@ impl Balancing {
     fn balance(self, inbox: &Receiver<Note>, questions: &Sender<Question>) {
         let BalanceConfig { mode, epoch, load_max, patience, .. } = self.config;
         let thresholds = Thresholds { permissible: load_max, patience, ..Thresholds::default() };
-        let mut balancer = Balancer::new(mode, thresholds);
-        let mut duties = Vec::new();
-        let mut before = self.server.end_epoch(self.started.clock.now_ns());
-        balancer.handle(News::Epoch(before.since(&Tallies::default())), &mut duties);
-        let mut waiting: BTreeMap<u64, Sender<String>> = BTreeMap::new();
-        let mut logged = Logged::default();
-        let epoch_ns = epoch.as_nanos() as u64;
-        let mut began_ns = self.started.clock.now_ns();
-        let mut ends_ns = began_ns + epoch_ns;
+        let shared = Arc::clone(&self.server);
+        let mut balancing = balancing::Balancing::new(mode, thresholds, epoch, shared);
+        let mut actions = Vec::new();
+        let mut waiting: BTreeMap<OrderId, Sender<String>> = BTreeMap::new();
         // Nobody rings it: epochs end.
         let pulse = watchdog::watch(|| {});
         loop {
-            let left = Duration::from_nanos(ends_ns.saturating_sub(self.started.clock.now_ns()));
-            match pulse.rests(|| inbox.recv_timeout(left)) {
-                Ok(Note::Reported(Report { order, outcome, .. })) => {
-                    balancer.handle(News::Reported { order: order.0, outcome }, &mut duties);
-                    if let Some(asker) = waiting.remove(&order.0) {
-                        drop(asker.send(in_words(outcome)));
+            let left = balancing.next_wake() - self.started.clock.now();
+            let (event, asker) = match pulse.rests(|| inbox.recv_timeout(left)) {
+                Ok(Note::Reported(report)) => {
+                    if let Some(asker) = waiting.remove(&report.order) {
+                        drop(asker.send(in_words(report.outcome)));
                     }
+                    (Event::Reported(report), None)
                 }
                 Ok(Note::Planned { number, proposal }) => {
-                    balancer.handle(News::Planned { number, proposal }, &mut duties);
+                    (Event::Planned { number, proposal }, None)
                 }
                 Ok(Note::OperatorCall(OperatorCall::Move { cachelet, to }, asker)) => {
-                    balancer
-                        .handle(News::Asked { cachelet, to: self.server.address(to) }, &mut duties);
-                    match duties.last() {
-                        Some(Duty::Order { order, .. }) => drop(waiting.insert(*order, asker)),
-                        _ => drop(asker.send(not_here(&self.server, cachelet))),
-                    }
+                    (Event::Asked { cachelet, to }, Some((cachelet, asker)))
                 }
                 Ok(Note::OperatorCall(asked, asker)) => {
-                    drop(asker.send(self.tell(&balancer, &asked)))
+                    drop(asker.send(self.tell(balancing.balancer(), &asked)));
+                    continue;
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    let now_ns = self.started.clock.now_ns();
-                    let tallies = self.server.end_epoch(now_ns);
-                    let reading = tallies.since(&before);
-                    before = tallies;
-                    ends_ns = (ends_ns + epoch_ns).max(now_ns);
-                    let (hot_keys, write_hot) = hot_keys::vital(&self.server);
-                    balancer.handle(News::Hot { keys: hot_keys, write_hot }, &mut duties);
-                    balancer.handle(News::Epoch(reading), &mut duties);
-                    self.server.set_phase_two(balancer.in_phase_two());
-                    let seconds = (now_ns - began_ns).max(1) as f64 / 1e9;
-                    began_ns = now_ns;
-                    let workers = balancer.reading().snapshot.workers.len();
-                    let sums = (0..workers).map(|worker| self.server.sums_of(worker)).collect();
-                    self.balanced.end_epoch(&balancer, sums, seconds);
-                }
+                Err(RecvTimeoutError::Timeout) => (Event::Woken, None),
                 Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let ends = matches!(event, Event::Woken);
+            balancing.handle(self.started.clock.now(), event, &mut actions);
+            if ends {
+                *self.balanced.last.lock() = balancing.loads().clone();
             }
-            for duty in duties.drain(..) {
-                match duty {
-                    // A planner that has gone answers nothing, which the balancer can live with.
-                    Duty::Ask(question) => drop(questions.send(question)),
-                    Duty::Order { order, what } => {
-                        let (worker, event) = order_event(OrderId(order), what);
-                        self.workers[usize::from(worker.0)].post(Letter::Tell(event));
-                    }
+            if let Some((cachelet, asker)) = asker {
+                let order = actions.iter().find_map(|action| match action {
+                    Action::Order(order, ..) => Some(*order),
+                    _ => None,
+                });
+                match order {
+                    Some(order) => drop(waiting.insert(order, asker)),
+                    None => drop(asker.send(not_here(&self.server, cachelet))),
                 }
             }
-            self.log(&balancer, &mut logged);
+            self.balanced.loans.store(balancing.balancer().loans().len() as u64, Relaxed);
+            actions.drain(..).for_each(|action| self.act(action, questions));
+        }
+    }
+
+    fn act(&self, action: Action, questions: &Sender<Question>) {
+        let say = |decision: &Decision| {
+            if self.server.gauges.verbosity.load(Relaxed) > 0 {
+                log::info("balanced", &format!("mbal: {}", told(decision)));
+            }
+        };
+        match action {
+            // A planner that has gone answers nothing, which the balancer can live with.
+            Action::Plan(question) => drop(questions.send(question)),
+            Action::Order(_, worker, event) => {
+                self.workers[usize::from(worker.0)].post(Letter::Tell(event));
+            }
+            Action::Decided(decision) => {
+                self.balanced.count(&decision);
+                say(&decision);
+            }
+            Action::Judged(decision) => say(&decision),
         }
     }
 }

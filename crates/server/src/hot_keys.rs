@@ -1,7 +1,5 @@
 //! What operators are told of hot keys, and the balancer.
 
-use std::collections::BTreeMap;
-
 use mbal_control::api::{self, HotKey, HotKeys, HotReport, HotState, HotStatus, HotTold};
 use mbal_member::{hot_report, hot_reports, readable};
 use mbal_model::{Instant, Key};
@@ -63,23 +61,4 @@ pub(crate) fn explained(shared: &Shared, key: &Key<'_>, now: Instant) -> Option<
         servers.join(", "),
         copied_ms / 1000,
     ))
-}
-
-/// What phases 2 and 3 have to know of hot keys: how many the worker has that has most, and whether one is hot by writes.
-pub(crate) fn vital(shared: &Shared) -> (u32, bool) {
-    let threshold = shared.hot_threshold();
-    let mut by_worker: BTreeMap<u16, u32> = BTreeMap::new();
-    let mut write_hot = false;
-    let hot = shared.hot_homes(usize::MAX).into_iter();
-    for home in hot.filter(|home| home.reads + home.writes > threshold) {
-        let rates = HotReport { reads: home.reads, writes: home.writes, ..HotReport::default() };
-        if rates.is_write_hot() {
-            write_hot = true;
-        } else if let Some((_, worker)) =
-            Key::new(&home.key).and_then(|key| shared.store.cachelet_of(key.hash()))
-        {
-            *by_worker.entry(worker.0).or_default() += 1;
-        }
-    }
-    (by_worker.into_values().max().unwrap_or(0), write_hot)
 }

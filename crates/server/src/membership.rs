@@ -243,17 +243,11 @@ impl Membership {
                 })
             }
             Call::Beat(here) => {
-                let Heartbeat { workers, memory_bytes, helpless, requests, .. } =
-                    self.balanced.heartbeat();
                 let heartbeat = Heartbeat {
-                    workers,
-                    memory_bytes,
-                    helpless,
-                    requests,
                     version: env!("CARGO_PKG_VERSION").into(),
                     link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
                     links: self.links_missing(),
-                    ..member.heartbeat(self.time(), outside)
+                    ..member.heartbeat(self.time(), outside, self.balanced.loads())
                 };
                 let path = format!("/v1/servers/{}/heartbeat", here.0);
                 match pulse.rests(|| self.post(&path, &heartbeat)) {

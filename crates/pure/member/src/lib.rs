@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod ages;
+pub mod balancing;
 mod hot;
 mod member;
 mod moves;

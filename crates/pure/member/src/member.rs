@@ -12,6 +12,7 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Cluster, Instant, ServerId, WorkerId};
 use mbal_worker::{CurveTold, HotTerms, Now, Shared};
 
+use crate::balancing::Loads;
 use crate::{ages, hot, moves, pace};
 
 /// Pauses after registering in vain: the first, and the longest.
@@ -316,7 +317,7 @@ impl Member {
     }
 
     /// What it says now, beside what only the process knows.
-    pub fn heartbeat(&mut self, time: Time, outside: &Outside) -> Heartbeat {
+    pub fn heartbeat(&mut self, time: Time, outside: &Outside, loads: Loads) -> Heartbeat {
         let Member { shared, incarnation, stage: Stage::Lives(life), .. } = self else {
             return Heartbeat::default();
         };
@@ -325,7 +326,12 @@ impl Member {
             life.curve_at = time.lease + CURVE_EVERY;
             curve = shared.curve(time.worker.second).map(curve_report);
         }
+        let Loads { workers, memory_bytes, helpless, requests } = loads;
         Heartbeat {
+            workers,
+            memory_bytes,
+            helpless,
+            requests,
             incarnation: *incarnation,
             map_version: life.map_version,
             starting: !outside.is_open,

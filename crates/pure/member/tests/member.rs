@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_cachelet::{Memory, Options, Store};
-use mbal_control::api::{Incarnation, LeaseTold, News, Registered};
+use mbal_control::api::{Heartbeat, Incarnation, LeaseTold, News, Registered};
+use mbal_member::balancing::Loads;
 use mbal_member::{Action, Call, Event, Heard, Member, Outside, Terms, Time};
 use mbal_model::{Instant, ServerId};
 use mbal_worker::{Now, Settings, Shared};
@@ -91,6 +92,10 @@ impl Rig {
         self.handle(Event::Heard(heard))
     }
 
+    fn heartbeat(&mut self) -> Heartbeat {
+        self.member.heartbeat(self.time(), &self.outside, Loads::default())
+    }
+
     /// How long it sleeps, in milliseconds.
     fn sleeps(&self) -> Option<u64> {
         self.member.next_wake(self.now).map(|at| (at - self.now).as_millis() as u64)
@@ -138,7 +143,7 @@ fn heartbeats_come_often_until_there_is_a_map_and_clients_are_let_in() {
     assert_eq!(rig.after(0).len(), 0);
     assert_eq!(rig.after(99).len(), 0);
     assert_eq!(rig.after(1), ["beat"]);
-    assert!(rig.member.heartbeat(rig.time(), &rig.outside).starting);
+    assert!(rig.heartbeat().starting);
     assert_eq!(rig.hears(news(Some(map(4)))), ["drained"]);
     assert_eq!(rig.after(0), ["map 4"]);
     assert_eq!(rig.after(0), ["carry"], "moves are told after the map");
@@ -152,7 +157,7 @@ fn heartbeats_come_often_until_there_is_a_map_and_clients_are_let_in() {
     rig.after(0);
     rig.after(0);
     assert_eq!(rig.sleeps(), Some(1_000));
-    let told = rig.member.heartbeat(rig.time(), &rig.outside);
+    let told = rig.heartbeat();
     assert_eq!((told.map_version, told.takes_changes, told.starting), (4, true, false));
 }
 
@@ -166,7 +171,7 @@ fn changes_that_do_not_fit_have_the_next_map_asked_for_whole() {
     let changes = vec!["of nothing".to_owned()];
     rig.hears(Heard::News(News { changes, ..News::default() }));
     assert_eq!(rig.after(0), ["unfit"]);
-    let told = rig.member.heartbeat(rig.time(), &rig.outside);
+    let told = rig.heartbeat();
     assert_eq!((told.map_version, told.takes_changes), (4, false));
 }
 
@@ -247,7 +252,7 @@ fn who_is_to_be_empty_soon_speaks_more_often_and_at_once() {
     rig.outside.is_ending = true;
     rig.outside.time_left = Some(Duration::from_millis(800));
     assert_eq!(rig.after(30), ["beat"]);
-    assert!(rig.member.heartbeat(rig.time(), &rig.outside).ending);
+    assert!(rig.heartbeat().ending);
     rig.hears(news(None));
     rig.after(0);
     rig.after(0);

@@ -108,6 +108,8 @@ pub enum Fault {
     RefusalsAreForgotten,
     /// The balancer orders moves, though an operator has turned it off.
     OffIsIgnored,
+    /// 7: what an epoch has counted is told with all that was counted before it.
+    EpochCountsAll,
     // Rules of a proxy (docs/design/proxy.md).
     /// 3: copies of a hot key are read after it was written.
     CopiesOutliveWrites,

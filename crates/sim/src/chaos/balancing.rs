@@ -1,20 +1,20 @@
 //! The real balancer among the workers, with planners of every kind: prompt, slow, silent, broken, lying.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use mbal_balance::{
-    Balancer, Cause, Duty, Lighten, Mode, News, Proposal, Question, Verdict, propose,
-};
-use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
+use mbal_balance::{Cause, Decision, Lighten, Mode, Proposal, Question, Verdict, propose};
+use mbal_control::api::WorkerReport;
+use mbal_member::balancing::{self, Action, Event};
 use mbal_model::{
-    ClusterPlan, Move, Order, Outcome, Outlook, Owner, Prefix, ServerId, Why, WorkerId, WorkerLoad,
+    ClusterPlan, Instant, Move, Outlook, Owner, Prefix, ServerId, Why, WorkerId, WorkerLoad,
 };
-use mbal_worker::{OrderId, Shared, Tallies, order_event};
+use mbal_worker::{Report, Shared};
 
 use super::control::thresholds;
 use super::coverage::Sight;
 use super::dice::Dice;
-use super::history::{Micros, SECOND};
+use super::history::Micros;
 use super::letters::Letter;
 use super::profile::Profile;
 use super::world::{Happening, World};
@@ -22,100 +22,63 @@ use super::world::{Happening, World};
 /// Orders of the operator are numbered from here, the balancer's below.
 pub const OPERATOR: u64 = 1 << 32;
 
-/// The balancer, and what it knows of the epoch before.
+/// The driver that a server has, and what checkers know of it.
 pub struct Balancing {
-    pub balancer: Balancer,
-    before: Tallies,
-    /// Decisions that have been counted.
-    counted: u64,
-    /// Keys read and written, in its last epoch a second, and ever.
-    requests: f64,
-    keyed: u64,
-    /// What heartbeats say of the last epoch, once one has asked for it.
-    heartbeat: Option<Heartbeat>,
+    pub driver: balancing::Balancing,
+    /// Keys read and written: as its epochs have told them, one after the other.
+    keys_told: u64,
 }
 
 impl Balancing {
-    pub fn new(server: &Shared, profile: &Profile) -> Balancing {
-        let balancer = Balancer::new(Mode::On, thresholds(profile));
-        Balancing {
-            balancer,
-            before: server.end_epoch(0),
-            counted: 0,
-            requests: 0.0,
-            keyed: 0,
-            heartbeat: None,
-        }
-    }
-}
-
-impl Balancing {
-    /// As `server/balancing.rs` tells it.
-    pub fn heartbeat(&mut self) -> Heartbeat {
-        if self.heartbeat.is_none() {
-            self.heartbeat = Some(self.report());
-        }
-        self.heartbeat.clone().expect("it has just been written")
-    }
-
-    fn report(&self) -> Heartbeat {
-        let workers = &self.balancer.reading().snapshot.workers;
-        let listed = cachelets_listed(workers.len());
-        let report = |worker: &WorkerLoad| WorkerReport::of(worker, listed);
-        Heartbeat {
-            workers: workers.iter().map(report).collect(),
-            memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
-            helpless: self.balancer.is_helpless(),
-            requests: self.requests,
-            ..Heartbeat::default()
-        }
+    pub fn new(server: &Arc<Shared>, profile: &Profile) -> Balancing {
+        let epoch = Duration::from_micros(profile.epoch);
+        let server = Arc::clone(server);
+        let driver = balancing::Balancing::new(Mode::On, thresholds(profile), epoch, server);
+        Balancing { driver, keys_told: 0 }
     }
 }
 
 impl World {
-    pub fn end_epoch(&mut self, host: usize) {
-        let epoch = self.profile.epoch;
-        self.after(epoch, Happening::Epoch { host });
-        let this = &mut self.hosts[host];
-        if !this.runs() {
-            return;
-        }
-        let now = this.server.end_epoch(self.now * 1_000);
-        let reading = now.since(&this.balancing.before);
-        this.balancing.before = now;
+    pub fn balancer_wakes(&mut self, host: usize) {
         self.coverage.meet(Sight::NewsEpoch);
-        self.tell_balancer(host, News::Epoch(reading));
-        let this = &mut self.hosts[host];
-        this.balancing.heartbeat = None;
-        if self.profile.hot.is_some() {
-            let sums = this.server.sums();
-            let keyed = sums.cmd_get + sums.cmd_set;
-            let before = std::mem::replace(&mut this.balancing.keyed, keyed);
-            this.balancing.requests = (keyed - before) as f64 * SECOND as f64 / epoch as f64;
+        self.drive_balancer(host, Event::Woken);
+        self.look_at_loads(host);
+        let this = &self.hosts[host];
+        let (at, life) = (this.balancing.driver.next_wake(), this.life);
+        self.at(at.as_micros(), Happening::BalancerWakes { host, life });
+    }
+
+    /// Invariant 7: loads are those of the epoch that has ended. What epochs have counted, one after the other, is what was done.
+    fn look_at_loads(&mut self, host: usize) {
+        let Balancing { driver, keys_told } = &mut self.hosts[host].balancing;
+        let keys = |worker: &WorkerReport| worker.reads + worker.writes;
+        *keys_told += driver.loads().workers.iter().map(keys).sum::<u64>();
+        let (told, server) = (*keys_told, &self.hosts[host].server);
+        let sums = (0..self.profile.workers).map(|worker| server.sums_of(worker));
+        let done: u64 = sums.map(|sums| sums.cmd_get + sums.cmd_set).sum();
+        if told > done {
+            self.fail(7, format!("epochs of server {host} have had {told} keys, of {done}"));
         }
     }
 
-    pub fn tell_balancer(&mut self, host: usize, news: News) {
-        let mut duties = Vec::new();
-        self.hosts[host].balancing.balancer.handle(news, &mut duties);
-        for duty in duties {
-            match duty {
-                Duty::Ask(question) => self.ask_planner(host, question),
-                Duty::Order { order, what } => self.send_order(host, OrderId(order), what),
+    pub fn drive_balancer(&mut self, host: usize, event: Event) {
+        let mut actions = Vec::new();
+        let now = Instant::from_micros(self.now);
+        self.hosts[host].balancing.driver.handle(now, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Plan(question) => self.ask_planner(host, question),
+                Action::Order(order, worker, event) => {
+                    let lends = matches!(event, mbal_worker::Event::Lend { .. });
+                    let sight = if lends { Sight::DutyLend } else { Sight::DutyLighten };
+                    self.coverage.meet(sight);
+                    self.hosts[host].orders.waiting.insert(order, (self.now, lends));
+                    self.post_to(host, worker, Letter::Tell(event));
+                }
+                Action::Decided(decision) => self.count_decision(&decision),
+                Action::Judged(_) => {}
             }
         }
-        self.count_decisions(host);
-    }
-
-    fn send_order(&mut self, host: usize, order: OrderId, what: Order) {
-        let (sight, lends) = match what {
-            Order::Lend { .. } => (Sight::DutyLend, true),
-            Order::Lighten { .. } => (Sight::DutyLighten, false),
-        };
-        self.coverage.meet(sight);
-        self.hosts[host].orders.waiting.insert(order, (self.now, lends));
-        let (worker, event) = order_event(order, what);
-        self.post_to(host, worker, Letter::Tell(event));
     }
 
     fn ask_planner(&mut self, host: usize, question: Question) {
@@ -141,13 +104,13 @@ impl World {
     }
 
     /// A worker has reported to the balancer; at times that gets lost.
-    pub fn report_to_balancer(&mut self, host: usize, order: u64, outcome: Outcome) {
+    pub fn report_to_balancer(&mut self, host: usize, report: Report) {
         if self.dice.percent(3) {
             return self.coverage.meet(Sight::ReportLost);
         }
         let longest = self.profile.delay;
         let (delay, life) = (self.dice.skewed(1..=longest), self.hosts[host].life);
-        self.after(delay, Happening::Reported { host, life, order, outcome });
+        self.after(delay, Happening::Reported { host, life, report });
     }
 
     /// The operator asks the balancer, not the worker.
@@ -156,9 +119,9 @@ impl World {
         let prefixes = server.store.prefixes();
         // At times one that there is not.
         let cachelet = self.dice.pick(&[prefixes.as_slice(), &[Prefix::ALL]].concat());
-        let to = server.address(WorkerId(self.dice.below(self.profile.workers) as u16));
+        let to = WorkerId(self.dice.below(self.profile.workers) as u16);
         self.coverage.meet(Sight::NewsAsked);
-        self.tell_balancer(host, News::Asked { cachelet, to });
+        self.drive_balancer(host, Event::Asked { cachelet, to });
     }
 
     /// Invariant 7: what is even stays so. A plan takes from nobody while requests stand waiting nowhere.
@@ -183,19 +146,14 @@ impl World {
         }
     }
 
-    fn count_decisions(&mut self, host: usize) {
-        let Balancing { balancer, counted, .. } = &mut self.hosts[host].balancing;
-        for decision in balancer.decisions().rev().take_while(|past| past.number > *counted) {
-            let sight = match (decision.cause, decision.verdict) {
-                (Cause::Uneven, Verdict::Ordered) => Sight::Evened,
-                (Cause::LoanOver, Verdict::Ordered) => Sight::LoanOver,
-                (_, Verdict::Rejected(_)) => Sight::NonsenseRejected,
-                (_, Verdict::Slow(_)) => Sight::AnswerTooLate,
-                _ => continue,
-            };
-            self.coverage.meet(sight);
+    fn count_decision(&mut self, decision: &Decision) {
+        match (decision.cause, decision.verdict) {
+            (Cause::Uneven, Verdict::Ordered) => self.coverage.meet(Sight::Evened),
+            (Cause::LoanOver, Verdict::Ordered) => self.coverage.meet(Sight::LoanOver),
+            (_, Verdict::Rejected(_)) => self.coverage.meet(Sight::NonsenseRejected),
+            (_, Verdict::Slow(_)) => self.coverage.meet(Sight::AnswerTooLate),
+            _ => {}
         }
-        *counted = balancer.decisions().next_back().map_or(*counted, |last| last.number);
     }
 }
 

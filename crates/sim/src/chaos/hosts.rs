@@ -302,6 +302,8 @@ impl World {
             self.wake(seat);
         }
         self.begin_member(host);
+        let life = self.hosts[host].life;
+        self.after(0, Happening::BalancerWakes { host, life });
         self.links_begin(host);
         self.move_links_begin(host);
     }

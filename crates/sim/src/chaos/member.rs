@@ -190,13 +190,13 @@ impl World {
 
     fn heartbeat(&mut self, host: usize) -> Heartbeat {
         let (time, outside) = (self.time(host), self.outside(host));
-        let mut told = self.hosts[host].member.driver.heartbeat(time, &outside);
+        let this = &mut self.hosts[host];
+        let loads = this.balancing.driver.loads().clone();
+        let mut told = this.member.driver.heartbeat(time, &outside, loads);
         told.moves.iter().for_each(|report| self.count_progress(report));
         self.meet_reported(host);
         told.ages = told.ages.map(|report| self.hosts[host].ages.report(report));
-        let Heartbeat { workers, memory_bytes, helpless, requests, .. } =
-            self.hosts[host].balancing.heartbeat();
-        Heartbeat { workers, memory_bytes, helpless, requests, ..told }
+        told
     }
 
     fn count_progress(&mut self, report: &api::MoveReport) {

@@ -133,7 +133,7 @@ impl World {
             return self.fail(5, format!("worker {seat} reports as another: {report:?}"));
         }
         if report.order.0 < OPERATOR {
-            self.report_to_balancer(host, report.order.0, report.outcome);
+            self.report_to_balancer(host, report);
         }
         match (report.outcome, lends) {
             (Outcome::Leaving(0), false) => {}

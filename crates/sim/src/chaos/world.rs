@@ -13,11 +13,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use mbal_balance::{News, Proposal};
+use mbal_balance::Proposal;
 use mbal_control::{Ask, api};
 use mbal_election::{KeySeen, OwnerAnswer, OwnerQuestion};
-use mbal_model::{Outcome, ServerId};
-use mbal_worker::Actions;
+use mbal_member::balancing::Event;
+use mbal_model::ServerId;
+use mbal_worker::{Actions, Report};
 
 use super::Run;
 use super::checks::Violation;
@@ -94,8 +95,9 @@ pub enum Happening {
         client: usize,
     },
     /// An epoch of a server's balancer ends.
-    Epoch {
+    BalancerWakes {
         host: usize,
+        life: u32,
     },
     /// A planner answers the balancer.
     Planned {
@@ -108,8 +110,7 @@ pub enum Happening {
     Reported {
         host: usize,
         life: u32,
-        order: u64,
-        outcome: Outcome,
+        report: Report,
     },
     /// The operator changes something.
     Operator,
@@ -296,6 +297,7 @@ impl World {
         }
         if !world.is_clustered() {
             (0..world.seats.len()).for_each(|seat| world.wake(seat));
+            world.after(0, Happening::BalancerWakes { host: 0, life: 0 });
         }
         for client in 0..world.profile.clients + world.profile.strangers {
             let stranger = client >= world.profile.clients;
@@ -313,9 +315,6 @@ impl World {
             world.after(0, Happening::Client { client });
         }
         world.after(0, Happening::Operator);
-        for host in 0..world.hosts.len() {
-            world.after(0, Happening::Epoch { host });
-        }
         world
     }
 
@@ -353,8 +352,8 @@ impl World {
         let World { hosts, seats, history, coverage, .. } = self;
         drop(seats);
         for host in hosts {
-            let Host { server, member, .. } = host;
-            drop(member);
+            let Host { server, member, balancing, .. } = host;
+            drop((member, balancing));
             let server = Arc::into_inner(server).expect("nobody else has it");
             memory::keep(server.store.into_memory());
         }
@@ -410,14 +409,14 @@ impl World {
             Happening::Broken { connection } => self.broken_off(connection),
             Happening::Step { seat } => self.step(seat),
             Happening::Client { client } => self.client_wakes(client),
-            Happening::Epoch { host } => self.end_epoch(host),
+            Happening::BalancerWakes { host, .. } => self.balancer_wakes(host),
             Happening::Planned { host, number, proposal, .. } => {
                 self.coverage.meet(Sight::NewsPlanned);
-                self.tell_balancer(host, News::Planned { number, proposal });
+                self.drive_balancer(host, Event::Planned { number, proposal });
             }
-            Happening::Reported { host, order, outcome, .. } => {
+            Happening::Reported { host, report, .. } => {
                 self.coverage.meet(Sight::NewsReported);
-                self.tell_balancer(host, News::Reported { order, outcome });
+                self.drive_balancer(host, Event::Reported(report));
             }
             Happening::Operator => self.operate(),
             Happening::Crossed { link, life, crossing } => self.crossed(link, life, crossing),
@@ -461,7 +460,8 @@ impl World {
     /// What a thread of a server was to do: nothing while its process is stopped, or when it is gone.
     fn unless_stopped(&mut self, happening: Happening) -> Option<Happening> {
         let (host, life) = match happening {
-            Happening::Planned { host, life, .. }
+            Happening::BalancerWakes { host, life }
+            | Happening::Planned { host, life, .. }
             | Happening::Reported { host, life, .. }
             | Happening::Answered { host, life, .. }
             | Happening::MemberWakes { host, life }

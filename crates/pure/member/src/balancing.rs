@@ -1,0 +1,218 @@
+//! What drives a server's balancer: epochs and what they counted go in, orders for workers and questions for a planner come out, and what
+//! heartbeats say of loads.
+//!
+//! ```text
+//!   epochs, workers' reports, the operator ──► Balancing ──► orders, decisions to tell of
+//!                                               │    ▲
+//!                                      question ▼    │ answer, or that it broke
+//!                                      a planner, wherever it runs
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mbal_balance::{Balancer, Decision, Duty, Mode, News, Proposal, Question, Thresholds};
+use mbal_control::api::{WorkerReport, cachelets_listed};
+use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, Prefix, WorkerId, WorkerLoad};
+use mbal_worker::{OrderId, Report, Shared, Sums, Tallies, order_event};
+
+use crate::hot;
+
+/// What heartbeats say of the last epoch; nothing before one has ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loads {
+    pub workers: Vec<WorkerReport>,
+    pub memory_bytes: u64,
+    pub helpless: bool,
+    /// Keys read and written a second.
+    pub requests: f64,
+}
+
+pub enum Event {
+    /// The moment of [`Balancing::next_wake`] has come.
+    Woken,
+    /// The planner's answer to the question of that number; `None` if it broke.
+    Planned {
+        number: u64,
+        proposal: Option<Proposal>,
+    },
+    Reported(Report),
+    /// The operator moves a cachelet.
+    Asked {
+        cachelet: Prefix,
+        to: WorkerId,
+    },
+}
+
+pub enum Action {
+    Plan(Question),
+    /// For this worker, which reports what came of it.
+    Order(OrderId, WorkerId, mbal_worker::Event<'static>),
+    /// A decision was taken.
+    Decided(Decision),
+    /// An epoch has shown what came of one.
+    Judged(Decision),
+}
+
+pub struct Balancing {
+    balancer: Balancer,
+    shared: Arc<Shared>,
+    epoch: Duration,
+    ends: Instant,
+    /// What had been counted when the last epoch ended.
+    before: Option<Counted>,
+    loads: Loads,
+    /// The last decisions that were told when they were taken, and when they were judged.
+    decided: u64,
+    judged: u64,
+}
+
+#[derive(Default)]
+struct Counted {
+    at: Instant,
+    tallies: Tallies,
+    /// By worker.
+    keys: Vec<Keys>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Keys {
+    reads: u64,
+    hits: u64,
+    writes: u64,
+}
+
+impl Balancing {
+    pub fn new(
+        mode: Mode,
+        thresholds: Thresholds,
+        epoch: Duration,
+        shared: Arc<Shared>,
+    ) -> Balancing {
+        Balancing {
+            balancer: Balancer::new(mode, thresholds),
+            shared,
+            epoch,
+            ends: Instant::ZERO,
+            before: None,
+            loads: Loads::default(),
+            decided: 0,
+            judged: 0,
+        }
+    }
+
+    pub fn balancer(&self) -> &Balancer {
+        &self.balancer
+    }
+
+    pub fn loads(&self) -> &Loads {
+        &self.loads
+    }
+
+    /// When the epoch ends.
+    pub fn next_wake(&self) -> Instant {
+        self.ends
+    }
+
+    /// `now` by any clock that does not jump.
+    pub fn handle(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
+        let mut duties = Vec::new();
+        match event {
+            Event::Woken if now < self.ends => {}
+            Event::Woken => self.end_epoch(now, &mut duties),
+            Event::Planned { number, proposal } => {
+                self.balancer.handle(News::Planned { number, proposal }, &mut duties);
+            }
+            Event::Reported(Report { order, outcome, .. }) => {
+                self.balancer.handle(News::Reported { order: order.0, outcome }, &mut duties);
+            }
+            Event::Asked { cachelet, to } => {
+                let to = self.shared.address(to);
+                self.balancer.handle(News::Asked { cachelet, to }, &mut duties);
+            }
+        }
+        actions.extend(duties.into_iter().map(|duty| match duty {
+            Duty::Ask(question) => Action::Plan(question),
+            Duty::Order { order, what } => {
+                let (worker, event) = order_event(OrderId(order), what);
+                Action::Order(OrderId(order), worker, event)
+            }
+        }));
+        self.tell_decisions(actions);
+    }
+
+    fn end_epoch(&mut self, now: Instant, duties: &mut Vec<Duty>) {
+        let tallies = self.shared.end_epoch(now.as_nanos());
+        let workers = 0..usize::from(self.shared.settings.workers);
+        let keys = workers.map(|worker| Keys::of(&self.shared.sums_of(worker))).collect();
+        let counted = Counted { at: now, tallies, keys };
+        let nothing = Counted::default();
+        let (before, is_first) = match &self.before {
+            Some(_) if is_planted(Fault::EpochCountsAll) => (&nothing, false),
+            Some(before) => (before, false),
+            None => (&nothing, true),
+        };
+        let reading = counted.tallies.since(&before.tallies);
+        let (keys, write_hot) = hot::vital(&self.shared);
+        self.balancer.handle(News::Hot { keys, write_hot }, duties);
+        self.balancer.handle(News::Epoch(reading), duties);
+        self.shared.set_phase_two(self.balancer.in_phase_two());
+        // What was counted before there was a balancer is no epoch.
+        if !is_first {
+            self.loads = loads(&self.balancer, before, &counted);
+        }
+        // A thread that woke too late begins a whole epoch: loads of a short one are noise.
+        let next = self.ends + self.epoch;
+        self.ends = if is_first || next <= now { now + self.epoch } else { next };
+        self.before = Some(counted);
+    }
+
+    /// A decision is told when it is taken, and once more when an epoch has shown what came of it.
+    fn tell_decisions(&mut self, actions: &mut Vec<Action>) {
+        for decision in self.balancer.decisions() {
+            if decision.number > self.decided {
+                self.decided = decision.number;
+                actions.push(Action::Decided(decision.clone()));
+            }
+            if decision.number > self.judged && decision.came.is_some() {
+                self.judged = decision.number;
+                actions.push(Action::Judged(decision.clone()));
+            }
+        }
+    }
+}
+
+impl Counted {
+    fn of(&self, worker: usize) -> Keys {
+        self.keys.get(worker).copied().unwrap_or_default()
+    }
+}
+
+impl Keys {
+    fn of(sums: &Sums) -> Keys {
+        Keys { reads: sums.cmd_get, hits: sums.get_hits, writes: sums.cmd_set }
+    }
+}
+
+fn loads(balancer: &Balancer, before: &Counted, counted: &Counted) -> Loads {
+    let workers = &balancer.reading().snapshot.workers;
+    let listed = cachelets_listed(workers.len());
+    let report = |(at, worker): (usize, &WorkerLoad)| {
+        let (now, before) = (counted.of(at), before.of(at));
+        WorkerReport {
+            reads: now.reads - before.reads,
+            hits: now.hits - before.hits,
+            writes: now.writes - before.writes,
+            ..WorkerReport::of(worker, listed)
+        }
+    };
+    let reports: Vec<WorkerReport> = workers.iter().enumerate().map(report).collect();
+    let keys = reports.iter().map(|worker| worker.reads + worker.writes).sum::<u64>();
+    Loads {
+        workers: reports,
+        memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
+        helpless: balancer.is_helpless(),
+        requests: keys as f64 / (counted.at - before.at).as_secs_f64().max(1e-9),
+    }
+}
