@@ -1,9 +1,10 @@
 //! Who starts and stops servers when the cluster's size changes: commands, an HTTP call, Kubernetes, or this process's parent.
 
-use std::cmp::Reverse;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+
+use mbal_planning::{Leaver, Stoppable};
 
 use crate::kubernetes::StatefulSet;
 
@@ -36,14 +37,6 @@ pub enum MachineOrder {
     },
 }
 
-/// A server that is to be stopped, which has nothing any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaver {
-    pub id: u16,
-    /// Where clients reach it.
-    pub client: String,
-}
-
 impl Machines {
     /// As the API says it.
     pub fn name(&self) -> &'static str {
@@ -56,22 +49,11 @@ impl Machines {
         }
     }
 
-    /// Which of these servers retire when so many do, the first one first; nobody in particular if any of them can be stopped. A
-    /// StatefulSet stops the pods of the highest numbers.
-    pub(crate) fn who_retires(&self, mut servers: Vec<Leaver>, count: usize) -> Vec<u16> {
-        if !matches!(self, Machines::Kubernetes(_)) {
-            return Vec::new();
-        }
-        servers.sort_by_key(|server| Reverse((ordinal(&server.client), server.id)));
-        servers.iter().take(count).map(|server| server.id).collect()
-    }
-
-    /// How many there are, as whoever starts them counts. Kubernetes counts a pod that has died and comes back.
-    pub(crate) fn count(&self, servers: &[Leaver]) -> usize {
-        let counted = servers.iter().filter_map(|server| ordinal(&server.client));
-        match (self, counted.max()) {
-            (Machines::Kubernetes(_), Some(last)) => last as usize + 1,
-            _ => servers.len(),
+    pub(crate) fn stoppable(&self) -> Stoppable {
+        match self {
+            Machines::Nobody => Stoppable::Nobody,
+            Machines::Kubernetes(_) => Stoppable::Last,
+            Machines::Commands { .. } | Machines::Http(_) | Machines::Told(_) => Stoppable::Any,
         }
     }
 
@@ -105,12 +87,6 @@ impl Machines {
 
 fn tell(parent: &Sender<MachineOrder>, order: MachineOrder) -> Result<(), String> {
     parent.send(order).map_err(|_| "the process that starts servers is ending".into())
-}
-
-/// Of a pod: `mbal-3.mbal.default.svc:11211` is the fourth.
-fn ordinal(client: &str) -> Option<u32> {
-    let host = client.split(['.', ':']).next()?;
-    host.rsplit_once('-')?.1.parse().ok()
 }
 
 fn run(command: &str, cluster: &str, count: usize, leaver: Option<&Leaver>) -> Result<(), String> {
@@ -155,28 +131,5 @@ fn call(
     match agent.post(url).send_json(body) {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("{url}: {error}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn leavers(clients: &[(u16, &str)]) -> Vec<Leaver> {
-        clients.iter().map(|&(id, client)| Leaver { id, client: client.into() }).collect()
-    }
-
-    #[test]
-    fn pods_of_the_highest_numbers_retire_and_elsewhere_whoever_is_chosen() {
-        let servers =
-            leavers(&[(1, "mbal-10.mbal:11211"), (2, "mbal-9.mbal:11211"), (3, "mbal-0.mbal:1")]);
-        let ids = |machines: &Machines, count| machines.who_retires(servers.clone(), count);
-        let set = StatefulSet::at("http://127.0.0.1:1", "a/b", None).expect("an address");
-        let set = Machines::Kubernetes(set);
-        assert_eq!(ids(&set, 2), [1, 2]);
-        assert_eq!(ids(&set, 9), [1, 2, 3]);
-        assert_eq!((set.count(&servers), set.count(&servers[1..])), (11, 10));
-        assert_eq!(Machines::Nobody.count(&servers), 3);
-        assert_eq!(ids(&Machines::Http(String::new()), 2), [0; 0]);
     }
 }

@@ -147,8 +147,7 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     }
     let planning =
         Planning::start(Arc::clone(&driver), epoch).map_err(|error| error.to_string())?;
-    let Autoscale { machines, every } = autoscale;
-    let autoscaling = Autoscaling::start(Arc::clone(&driver), machines, cluster, every);
+    let autoscaling = Autoscaling::start(Arc::clone(&driver), autoscale, cluster);
     let autoscaling = autoscaling.map_err(|error| error.to_string())?;
     let watching = keys.map(|keys| Watching::start(Arc::clone(&driver), keys)).transpose();
     let watching = watching.map_err(|error| error.to_string())?;

@@ -189,6 +189,8 @@ pub enum Fault {
     /// 5: shadows have let go for a write that nobody waits for any more, and are told nothing.
     GivenUpStaysLetGo,
     // Rules of scaling (docs/design/scaling.md): 2, what was chosen is lost.
+    /// 5: servers have told what they have, and nobody chooses which of them retire.
+    NobodyIsChosen,
     /// A cachelet takes along what was not chosen, and leaves behind what was.
     ColdestTravel,
     /// Ages count from the moment of the move, not from that at which all servers told theirs.
@@ -227,6 +229,8 @@ pub enum Fault {
     DeadThoughHeard,
     /// 7: the autoscaler lets servers leave that have just come.
     LeavesWithoutRest,
+    /// 2: the autoscaler has servers stopped that still have items.
+    StopsBeforeEmpty,
 }
 
 #[cfg(feature = "planted")]

@@ -14,7 +14,9 @@ use mbal_balance::Thresholds;
 use mbal_control::api::HotMode;
 use mbal_control::{Answer, Ask, Coordinator, Done, Refusal, Settings, State};
 use mbal_planning::Planning;
+use mbal_planning::autoscaling::Pilot;
 
+use super::autoscaling::pilot;
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::history::Micros;
@@ -46,6 +48,10 @@ pub enum Caller {
         host: usize,
     },
     Planner,
+    /// The coordinator's autoscaler.
+    Pilot {
+        life: u32,
+    },
 }
 
 /// What a caller hears.
@@ -81,6 +87,9 @@ pub struct Control {
     planning: Planning,
     /// A question of its waits for an answer.
     plans: bool,
+    pub pilot: Pilot,
+    /// A scaling whose servers have told what they have, and how often it was seen that nobody had chosen.
+    pub unchosen: (u32, u32),
 }
 
 impl Control {
@@ -113,6 +122,8 @@ impl Control {
             queue: VecDeque::new(),
             planning: Planning::new(thresholds(profile), THRESHOLD_EPOCHS),
             plans: false,
+            pilot: pilot(profile, 0),
+            unchosen: (0, 0),
         }
     }
 
@@ -262,6 +273,7 @@ impl World {
             Caller::Watcher => self.watcher_hears(heard),
             Caller::Undertaker { host } => self.undertaken(host, heard != Err(Failed::Silent)),
             Caller::Planner => self.planner_hears(heard),
+            Caller::Pilot { life } => self.pilot_hears(life, heard),
         }
     }
 
@@ -312,6 +324,10 @@ impl World {
         (self.control.began, self.control.is_unsettled) = (self.now, false);
         self.control.planning = Planning::new(thresholds(&self.profile), THRESHOLD_EPOCHS);
         self.control.plans = false;
+        self.control.pilot = pilot(&self.profile, self.now);
+        self.control.unchosen = (0, 0);
+        let life = self.control.life;
+        self.after(0, Happening::PilotWakes { life });
     }
 
     /// The planner's thread: once an epoch, unless it is not through with the last one.

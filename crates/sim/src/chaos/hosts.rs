@@ -12,6 +12,7 @@ use super::checks::Violation;
 use super::claims::Claims;
 use super::clock::Clock;
 use super::connection::End;
+use super::control::Caller;
 use super::coverage::Sight;
 use super::faults::Mending;
 use super::history::{ALL_KEYS, Asks, Micros, Observed, Op};
@@ -177,8 +178,13 @@ impl World {
                 self.mend_after(pause, Mending::ServerBegins { host, life: 0 });
             }
         }
-        for happening in [Happening::Plan, Happening::Wish, Happening::Trouble] {
+        let pilot = Happening::PilotWakes { life: 0 };
+        for happening in [Happening::Plan, pilot, Happening::Wish, Happening::Trouble] {
             self.after(0, happening);
+        }
+        if self.profile.autoscales {
+            let (caller, ask) = (Caller::Operator, Box::new(self.autoscale()));
+            self.after(1, Happening::Called { caller, ask });
         }
         if self.profile.ownership.is_some() {
             self.after(0, Happening::LookAtKeys);

@@ -6,6 +6,7 @@
 
 mod actions;
 mod answers;
+mod autoscaling;
 mod balancing;
 mod cases;
 mod checks;

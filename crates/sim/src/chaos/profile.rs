@@ -48,6 +48,9 @@ pub struct Profile {
     pub state: Option<State>,
     /// Between two heartbeats, and two epochs of the coordinator's planner.
     pub heartbeat: Micros,
+    /// Operators have the cluster scaled, and between two looks of the autoscaler.
+    pub autoscales: bool,
+    pub look: Micros,
     /// The longest way to the coordinator, and the longest that it takes to save.
     pub call_delay: Micros,
     pub save: Micros,
@@ -115,6 +118,8 @@ const DRIFTS: [i64; 4] = [0, 500, -500, 10_000];
 const HOT_PERCENT: usize = 20;
 /// And in so many servers own by leases.
 const OWNERSHIP_PERCENT: usize = 15;
+/// And in so many an autoscaler says how many servers there are.
+const AUTOSCALED_PERCENT: usize = 30;
 const OWNERSHIP_LEASES: [Micros; 2] = [1_500_000, 3_000_000];
 /// Clocks run apart by a tenth at most: what leases leave to them (docs/design/hotkeys.md).
 const DRIFTS_OF_LEASES: [i64; 5] = [0, 20_000, -20_000, 45_000, -45_000];
@@ -162,6 +167,7 @@ impl Profile {
             state(servers_first, workers, Arc::new(map))
         });
         let has_leases = is_hot || owns_by_leases;
+        let autoscales = servers > 1 && dice.percent(AUTOSCALED_PERCENT);
         let drifts: &[i64] = match dice.percent(if has_leases { 50 } else { 15 }) {
             true if has_leases => &DRIFTS_OF_LEASES,
             true => &DRIFTS,
@@ -169,6 +175,8 @@ impl Profile {
         };
         let heartbeat = match has_leases {
             true => dice.pick(&[100_000, 200_000]),
+            // A change of the size takes some twenty of them.
+            false if autoscales => (think / 4).clamp(2_000, 50_000),
             false => (think * dice.pick(&[1, 2, 10])).clamp(2_000, 1_000_000),
         };
         Profile {
@@ -180,9 +188,15 @@ impl Profile {
             hot: is_hot.then(|| hot(dice, keys.len())),
             ownership: owns_by_leases.then(|| dice.pick(&OWNERSHIP_LEASES)),
             heartbeat,
-            call_delay: dice.pick(&[200, 5_000, 100_000]),
-            save: dice.pick(&[500, 20_000, 500_000]),
-            wish: if has_leases { 2_000_000 } else { think * dice.pick(&[1, 4, 20]) },
+            autoscales,
+            look: 3 * heartbeat,
+            call_delay: dice.pick(if autoscales { &[200, 5_000] } else { &[200, 5_000, 100_000] }),
+            save: dice.pick(if autoscales { &[500, 5_000] } else { &[500, 20_000, 500_000] }),
+            wish: match has_leases {
+                true => 2_000_000,
+                false if autoscales => think * 40,
+                false => think * dice.pick(&[1, 4, 20]),
+            },
             deaths: dice.pick(&[0, 0, 3, 15]),
             // A process that was stopped for longer than its lease goes on.
             stops: match owns_by_leases {
@@ -196,6 +210,7 @@ impl Profile {
             trouble: match has_leases {
                 true if owns_by_leases => dice.pick(&[2_000_000, 5_000_000]),
                 true => dice.pick(&[5_000_000, 20_000_000]),
+                false if autoscales => think * dice.pick(&[20, 200]),
                 false => think * dice.pick(&[2, 20, 200]),
             },
             outage: dice.pick(if owns_by_leases {
@@ -252,6 +267,7 @@ impl Profile {
             item_bytes_max: self.item_bytes_max,
             requests_per_event: self.requests_per_event,
             link_timeout: Duration::from_micros(self.link_timeout),
+            stack_distances: self.autoscales,
             hot_sample: if self.hot.is_some() { 1.0 } else { Settings::default().hot_sample },
             ..Settings::default()
         }

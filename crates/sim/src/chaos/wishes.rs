@@ -71,6 +71,8 @@ impl World {
                 self.coverage.meet(Sight::SplitWanted);
                 Some(Ask::Split(SplitCall { prefix: prefix.to_string() }))
             }
+            34..40 if self.profile.autoscales => Some(self.autoscale()),
+            34..54 if self.profile.autoscales => None,
             34..54 => {
                 self.coverage.meet(Sight::ScaleWanted);
                 let most = self.hosts.len() - usize::from(self.dice.percent(70));

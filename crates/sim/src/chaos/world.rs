@@ -196,6 +196,18 @@ pub enum Happening {
         at: mbal_model::Instant,
         keys: BTreeMap<ServerId, (api::Incarnation, KeySeen)>,
     },
+    /// The coordinator's thread that scales goes on; an order to machines is done; a server is stopped.
+    PilotWakes {
+        life: u32,
+    },
+    MachinesDone {
+        life: u32,
+        done: Result<(), String>,
+    },
+    MachineStops {
+        host: usize,
+        life: u32,
+    },
     /// Operators want something of the cluster.
     Wish,
     /// What went wrong is mended.
@@ -278,8 +290,11 @@ impl World {
             tells,
             connections: Vec::new(),
             clients: Vec::new(),
-            // Keys become hot after a while.
-            operations_wanted: operations * if profile.hot.is_some() { 3 } else { 1 },
+            // Keys become hot, and servers come and go, after a while.
+            operations_wanted: match profile.hot.is_some() || profile.autoscales {
+                true => operations * 3,
+                false => operations,
+            },
             evictions: 0,
             lag: 0,
             answered: 0,
@@ -451,6 +466,9 @@ impl World {
             Happening::LeaseEnds { host, life } => self.lease_ends(host, life),
             Happening::LookAtKeys => self.look_at_keys(),
             Happening::KeysSeen { life, at, keys } => self.keys_seen(life, at, keys),
+            Happening::PilotWakes { life } => self.pilot_wakes(life),
+            Happening::MachinesDone { life, done } => self.machines_done(life, done),
+            Happening::MachineStops { host, life } => self.machine_stops(host, life),
             Happening::Wish => self.wish(),
             Happening::Mended { mending } => self.mended(mending),
             Happening::Trouble => self.trouble(),
