@@ -61,6 +61,7 @@ is_caught! {
     a_reply_that_overtakes_a_peers: RepliesOvertake breaks 3,
     a_cas_that_is_smaller_where_its_cachelet_went: BornTooOld breaks 3,
     a_slice_that_is_served_before_it_is_gone: ServedBeforeGone breaks 1,
+    a_link_of_moves_that_breaks_and_is_not_dialed_again: BrokenMoveLinksStay breaks 5,
     a_slice_that_waits_for_a_silent_destination: FrozenForEver breaks 5,
     a_miss_that_nobody_counts: MissNotCounted breaks 2,
     a_slice_that_is_served_before_all_of_it_has_come: ServedWhileItComes breaks 1,

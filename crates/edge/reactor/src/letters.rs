@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mbal_link::Established;
-use mbal_model::{MoveId, ServerId};
+use mbal_model::{MoveId, MoveLink, ServerId};
 use mbal_proxy::{Proxy, RingServer};
-use mbal_worker::{Carried, Event, MoveLink, Report};
+use mbal_worker::{Carried, Event, Report};
 
 use crate::conn::Conn;
 use crate::guest::Guest;

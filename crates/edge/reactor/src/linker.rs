@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use mbal_link::{
-    Accepting, Backoff, Cluster, Dialing, Established, HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES,
+    Accepting, Cluster, Dial, Dialing, Dials, Established, HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES,
     Step, next_frame,
 };
 use mbal_locks::{Mutex, ranks};
@@ -92,7 +92,7 @@ pub struct Linker {
     clock: Clock,
     sockets: Vec<OwnedFd>,
     shut_until: Option<u64>,
-    dials: Vec<Dial>,
+    dials: Dials,
     news: BTreeMap<ServerId, News>,
     talks: Vec<Option<Talk>>,
     /// Accepted ones among them.
@@ -102,28 +102,6 @@ pub struct Linker {
     buffer: Box<[u8]>,
     /// While it runs.
     pulse: Option<Pulse>,
-}
-
-/// A link that is to be.
-struct Dial {
-    worker: usize,
-    server: ServerId,
-    /// `None` of a server that is no peer any more.
-    address: Option<String>,
-    backoff: Backoff,
-    /// It is up, or being dialed.
-    is_begun: bool,
-    is_up: bool,
-    /// When to dial; `None` while it is up or being dialed, or not to be.
-    due: Option<u64>,
-}
-
-impl Dial {
-    fn failed(&mut self, now: u64) {
-        (self.is_begun, self.is_up) = (false, false);
-        let pause = self.backoff.failed(random());
-        self.due = self.address.as_ref().map(|_| now + pause);
-    }
 }
 
 /// What the log has been told of a server.
@@ -176,6 +154,8 @@ impl Linker {
             epoll.add(door.as_fd(), READABLE, token)?;
         }
         let peers = plan.peers.clone();
+        let migrator = plan.migrator.as_ref().map(|_| MIGRATOR);
+        let dials = Dials::new((0..workers.len()).chain(migrator).collect());
         let mut linker = Linker {
             plan,
             epoll,
@@ -184,7 +164,7 @@ impl Linker {
             clock,
             sockets,
             shut_until: None,
-            dials: Vec::new(),
+            dials,
             news: BTreeMap::new(),
             talks: Vec::new(),
             strangers: 0,
@@ -197,48 +177,17 @@ impl Linker {
         Ok(linker)
     }
 
-    /// Dials whoever is new or has moved, and forgets where the others were. A dial keeps its place: handshakes name it.
     fn know(&mut self, peers: Vec<(ServerId, String)>, now: u64) {
-        for dial in &mut self.dials {
-            let found = peers.iter().find(|(server, _)| *server == dial.server);
-            let address = found.map(|(_, address)| address.clone());
-            if dial.address == address {
-                continue;
-            }
-            dial.address = address;
-            dial.backoff = Backoff::default();
-            dial.due = dial.address.as_ref().filter(|_| !dial.is_begun).map(|_| now);
-        }
-        let servers: Vec<ServerId> = peers.iter().map(|(server, _)| *server).collect();
-        for (server, address) in peers {
-            if self.dials.iter().any(|dial| dial.server == server) {
-                continue;
-            }
-            let migrator = self.plan.migrator.as_ref().map(|_| MIGRATOR);
-            for worker in (0..self.workers.len()).chain(migrator) {
-                let address = Some(address.clone());
-                let backoff = Backoff::default();
-                self.dials.push(Dial {
-                    worker,
-                    server,
-                    address,
-                    backoff,
-                    is_begun: false,
-                    is_up: false,
-                    due: Some(now),
-                });
-            }
-        }
+        self.dials.know(&peers, now);
         let gone: Vec<ServerId> = self.news.keys().copied().collect();
-        for server in servers.into_iter().chain(gone) {
+        for server in peers.into_iter().map(|(server, _)| server).chain(gone) {
             self.show(server, None, now);
         }
     }
 
     /// What there is of links to a server; `why` is of one that has just failed.
     fn show(&self, server: ServerId, why: Option<&str>, now: u64) {
-        let is_wanted = |dial: &&Dial| dial.server == server && dial.address.is_some();
-        let wanted = self.dials.iter().filter(is_wanted).count();
+        let wanted = self.dials.wanted().filter(|dial| dial.server == server).count();
         let up = self.news.get(&server).map_or(0, |news| news.up);
         let mut seen = self.plan.seen.lock();
         if wanted == 0 {
@@ -289,17 +238,15 @@ impl Linker {
     }
 
     fn tell_ready(&mut self) {
-        let is_missing =
-            |dial: &Dial| dial.worker != MIGRATOR && dial.address.is_some() && !dial.is_up;
-        if self.plan.ready.is_some() && !self.dials.iter().any(is_missing) {
+        let is_missing = |dial: &Dial| dial.part != MIGRATOR && !dial.is_up;
+        if self.plan.ready.is_some() && !self.dials.wanted().any(is_missing) {
             self.plan.ready.take().into_iter().for_each(|ready| ready());
         }
     }
 
     fn timeout_ms(&self, now: u64) -> i32 {
-        let dials = self.dials.iter().filter_map(|dial| dial.due);
         let talks = self.talks.iter().flatten().map(|talk| talk.deadline);
-        let next = dials.chain(talks).chain(self.shut_until).min();
+        let next = self.dials.next_wake().into_iter().chain(talks).chain(self.shut_until).min();
         let ms = next.map(|next| next.saturating_sub(now).div_ceil(1_000_000));
         ms.map_or(-1, |ms| i32::try_from(ms).unwrap_or(i32::MAX))
     }
@@ -321,26 +268,20 @@ impl Linker {
             (self.plan.say)(true, "link_lost", &text);
             news.said = why.clone();
         }
-        let is_it = |dial: &&mut Dial| dial.worker == worker && dial.server == server;
-        let dial = self.dials.iter_mut().find(is_it).expect("it was dialed here");
-        dial.failed(now);
+        self.dials.lost(worker, server, now, random());
         self.show(server, Some(&why), now);
     }
 
     fn dial_due(&mut self, now: u64) {
-        for at in 0..self.dials.len() {
-            if self.dials[at].due.is_some_and(|due| due <= now) {
-                self.dials[at].due = None;
-                self.dials[at].is_begun = true;
-                if let Err(error) = self.dial(at, now) {
-                    self.dial_failed(at, &error.to_string(), now);
-                }
+        while let Some(at) = self.dials.due(now) {
+            if let Err(error) = self.dial(at, now) {
+                self.dial_failed(at, &error.to_string(), now);
             }
         }
     }
 
     fn dial(&mut self, at: usize, now: u64) -> io::Result<()> {
-        let address = self.dials[at].address.as_deref().unwrap_or_default();
+        let address = self.dials.at(at).address.as_deref().unwrap_or_default();
         let look_up = || address.to_socket_addrs();
         // Who serves names may be silent for long.
         let found = self.pulse.as_ref().map_or_else(look_up, |pulse| pulse.rests(look_up));
@@ -348,7 +289,7 @@ impl Linker {
         let fd = connect_tcp(address.ok_or(io::ErrorKind::NotFound)?)?;
         // Closed in order, the kernel would send for minutes what it had taken: writes whose clients have been told that they failed, and have
         // written again. Moves number what they say, and look for what has arrived when they are linked again.
-        if self.dials[at].worker != MIGRATOR {
+        if self.dials.at(at).part != MIGRATOR {
             sys::reset_when_closed(fd.as_fd())?;
         }
         let client = self.plan.tls.as_ref().map(|(_, client)| client);
@@ -378,8 +319,8 @@ impl Linker {
     }
 
     fn dial_failed(&mut self, at: usize, why: &str, now: u64) {
-        self.dials[at].failed(now);
-        let server = self.dials[at].server;
+        self.dials.failed(at, now, random());
+        let server = self.dials.at(at).server;
         let news = self.news.entry(server).or_default();
         let since = *news.failing_since.get_or_insert(now);
         // A server that does not know the map yet shakes no hands: what passes is no news.
@@ -462,8 +403,7 @@ impl Linker {
         let dialed = matches!(side, Side::Dials(..));
         let worker = match side {
             Side::Dials(at, _) => {
-                self.dials[at].backoff.succeeded();
-                self.dials[at].is_up = true;
+                self.dials.up(at);
                 let server = ServerId(established.server);
                 let news = self.news.entry(server).or_default();
                 news.up += 1;
@@ -474,7 +414,7 @@ impl Linker {
                     (self.plan.say)(false, "linked", &text);
                 }
                 self.show(server, None, now);
-                self.dials[at].worker
+                self.dials.at(at).part
             }
             // The links of another server's workers are spread over ours.
             Side::Accepts(_) => {
@@ -515,7 +455,7 @@ impl Linker {
 }
 
 impl Talk {
-    fn go_on(&mut self, plan: &LinkPlan, dials: &[Dial], clock: &Clock, buffer: &mut [u8]) -> Next {
+    fn go_on(&mut self, plan: &LinkPlan, dials: &Dials, clock: &Clock, buffer: &mut [u8]) -> Next {
         if let Err(why) = self.try_go_on(plan, dials, clock, buffer) {
             // What it says of that, if it still gets there.
             drop(sys::send(self.fd.as_fd(), self.output.unsent()));
@@ -534,7 +474,7 @@ impl Talk {
     fn try_go_on(
         &mut self,
         plan: &LinkPlan,
-        dials: &[Dial],
+        dials: &Dials,
         clock: &Clock,
         buffer: &mut [u8],
     ) -> Result<(), String> {
@@ -572,7 +512,7 @@ impl Talk {
     }
 
     /// The handshake begins when there is a connection, and TLS has shaken hands.
-    fn begin(&mut self, plan: &LinkPlan, dials: &[Dial]) {
+    fn begin(&mut self, plan: &LinkPlan, dials: &Dials) {
         let binding = match &self.tls {
             Some(tls) => match tls.binding() {
                 Some(binding) => binding.to_vec(),
@@ -584,10 +524,10 @@ impl Talk {
         fill_random(&mut nonce);
         match &mut self.side {
             Side::Dials(at, dialing @ None) => {
-                let dial = &dials[*at];
+                let dial = dials.at(*at);
                 let to = dial.server.0;
                 let (begun, hello) =
-                    Dialing::new(&plan.cluster, dial.worker as u16, to, &nonce, &binding);
+                    Dialing::new(&plan.cluster, dial.part as u16, to, &nonce, &binding);
                 *dialing = Some(begun);
                 self.push(&hello);
             }

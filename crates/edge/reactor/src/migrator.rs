@@ -12,9 +12,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use mbal_link::{Due, Frame, Kind, Waiting, next_frame, push_frame};
-use mbal_model::{MoveId, ServerId};
-use mbal_worker::{BrokenLink, MoveLink, MoveMessage};
+use mbal_link::{Frame, Kind, MoveLinkDue, MoveLinks, Taken, next_frame, push_frame};
+use mbal_model::{MoveId, MoveLink, ServerId};
+use mbal_worker::{BrokenLink, MoveMessage};
 
 use crate::letters::{LinkNote, Linked, MIGRATOR, MigratorNote};
 use crate::link_tls::LinkTls;
@@ -25,9 +25,7 @@ use crate::{Clock, Mailbox};
 const RECEIVE_BYTES: usize = 256 << 10;
 const READY_PER_WAIT: usize = 64;
 const MAILBOX: u64 = u64::MAX;
-const TICK_NS: u64 = 1_000_000_000;
-/// A link of another server of which nothing was heard for so long has broken: whoever dialed it asks each second.
-const UNUSED_NS_MAX: u64 = 30_000_000_000;
+const PING: Frame<'_> = Frame { kind: Kind::Ping, ticket: 0, payload: b"" };
 
 /// What a migrator tells its caller.
 pub enum MigratorEvent<'a> {
@@ -56,26 +54,21 @@ pub struct Migrator {
     inbox: Mailbox<MigratorNote>,
     linker: Mailbox<LinkNote>,
     clock: Clock,
-    timeout_ns: u64,
     payload_bytes_max: usize,
-    links: Vec<Option<Link>>,
-    links_ever: u64,
+    links: MoveLinks,
+    sockets: Vec<Option<Socket>>,
     buffer: Box<[u8]>,
     handle: Box<MoveHandler>,
     /// Of this wake-up.
     now: u64,
 }
 
-struct Link {
-    id: MoveLink,
-    server: ServerId,
+struct Socket {
+    link: MoveLink,
     fd: OwnedFd,
     tls: Option<LinkTls>,
     input: Vec<u8>,
     output: Output,
-    /// Of one that was dialed here: whether the other side is there.
-    waiting: Option<Waiting>,
-    heard: u64,
 }
 
 impl Migrator {
@@ -95,10 +88,9 @@ impl Migrator {
             inbox,
             linker,
             clock,
-            timeout_ns,
             payload_bytes_max,
-            links: Vec::new(),
-            links_ever: 0,
+            links: MoveLinks::new(timeout_ns),
+            sockets: Vec::new(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             handle,
             now: 0,
@@ -109,27 +101,22 @@ impl Migrator {
     pub fn run(mut self) -> io::Result<()> {
         let pulse = self.inbox.watched();
         let mut ready = [Ready::NONE; READY_PER_WAIT];
-        let mut next_tick = 0;
         loop {
-            let now = self.clock.now_ns();
-            let due =
-                self.links.iter().flatten().filter_map(|link| link.waiting.as_ref()?.next(false));
-            let wake = due.fold(next_tick, u64::min);
-            let count = self.epoll.wait_ns(&mut ready, wake.saturating_sub(now))?;
+            let left = self.links.next_wake().saturating_sub(self.clock.now_ns());
+            let count = self.epoll.wait_ns(&mut ready, left)?;
             pulse.beat();
-            let now = self.clock.now_ns();
-            self.now = now;
+            self.now = self.clock.now_ns();
             for event in ready[..count].iter().filter(|event| event.token() != MAILBOX) {
                 self.serve(event.token() as usize);
             }
             for note in self.inbox.collect() {
                 self.note(note);
             }
-            for place in 0..self.links.len() {
-                self.look_after(place, next_tick <= now);
-            }
-            if next_tick <= now {
-                next_tick = now + TICK_NS;
+            while let Some(due) = self.links.due(self.now) {
+                match due {
+                    MoveLinkDue::Ping(link) => self.send_by(link, &PING),
+                    MoveLinkDue::Broken(link, why) => self.end_link(link, why),
+                }
             }
         }
     }
@@ -142,63 +129,60 @@ impl Migrator {
         match note {
             MigratorNote::Linked(linked) => self.link(linked),
             MigratorNote::Tell { link, id, kind, payload } => {
-                if let Some(place) = self.place_of(link) {
-                    let frame = Frame { kind: Kind::Move(kind), ticket: id.0, payload: &payload };
-                    self.send(place, &frame);
-                }
+                let frame = Frame { kind: Kind::Move(kind), ticket: id.0, payload: &payload };
+                self.send_by(link, &frame);
             }
-            MigratorNote::Break { link } => {
-                if let Some(place) = self.place_of(link) {
-                    self.end(place, "it said what cannot be");
-                }
-            }
+            MigratorNote::Break { link } => self.end_link(link, "it said what cannot be"),
         }
     }
 
     fn place_of(&self, link: MoveLink) -> Option<usize> {
-        self.links.iter().position(|one| one.as_ref().is_some_and(|one| one.id == link))
+        self.sockets.iter().position(|one| one.as_ref().is_some_and(|one| one.link == link))
+    }
+
+    fn send_by(&mut self, link: MoveLink, frame: &Frame<'_>) {
+        if let Some(place) = self.place_of(link) {
+            self.send(place, frame);
+        }
+    }
+
+    fn end_link(&mut self, link: MoveLink, why: &str) {
+        if let Some(place) = self.place_of(link) {
+            self.end(place, why);
+        }
     }
 
     fn link(&mut self, linked: Linked) {
         let Linked { fd, tls, established, dialed, input } = linked;
         let server = ServerId(established.server);
-        // Who dials again has given the older link up.
-        let older = |link: &Link| link.server == server && link.waiting.is_some() == dialed;
-        let older = self.links.iter().position(|link| link.as_ref().is_some_and(older));
-        if let Some(place) = older {
-            self.end(place, "it was dialed again");
+        if let Some(older) = self.links.older(server, dialed) {
+            self.end_link(older, "it was dialed again");
         }
-        self.links_ever += 1;
-        let id = MoveLink(self.links_ever);
-        let waiting = dialed.then(|| Waiting::new(self.timeout_ns));
-        let output = Output::default();
-        let link = Link { id, server, fd, tls, input, output, waiting, heard: self.now };
-        let free = self.links.iter().position(Option::is_none);
+        let link = self.links.up(self.now, server, dialed);
+        let socket = Socket { link, fd, tls, input, output: Output::default() };
+        let free = self.sockets.iter().position(Option::is_none);
         let place = free.unwrap_or_else(|| {
-            self.links.push(None);
-            self.links.len() - 1
+            self.sockets.push(None);
+            self.sockets.len() - 1
         });
-        let watched = self.epoll.add(link.fd.as_fd(), READABLE, place as u64);
-        self.links[place] = Some(link);
+        let watched = self.epoll.add(socket.fd.as_fd(), READABLE, place as u64);
+        self.sockets[place] = Some(socket);
         if let Err(error) = watched {
             return self.end(place, &error.to_string());
         }
         if dialed {
-            let up = self.tell(MigratorEvent::Up { server, link: id });
+            let up = self.tell(MigratorEvent::Up { server, link });
             debug_assert_eq!(up, Ok(None), "workers say what there is to say");
         }
         self.take(place);
     }
 
     fn serve(&mut self, place: usize) {
-        let Some(link) = &mut self.links[place] else { return };
-        let went = link.flush().and_then(|()| link.receive(&mut self.buffer));
+        let Some(socket) = &mut self.sockets[place] else { return };
+        let went = socket.flush().and_then(|()| socket.receive(&mut self.buffer));
         match went {
             Ok(true) => {
-                link.heard = self.now;
-                if let Some(waiting) = &mut link.waiting {
-                    waiting.heard(self.now);
-                }
+                self.links.heard(self.now, socket.link);
                 self.take(place);
             }
             Ok(false) => {}
@@ -209,8 +193,9 @@ impl Migrator {
 
     /// Tells of the whole messages that are there.
     fn take(&mut self, place: usize) {
-        let Some(link) = &mut self.links[place] else { return };
-        let mut input = std::mem::take(&mut link.input);
+        let Some(socket) = &mut self.sockets[place] else { return };
+        let link = socket.link;
+        let mut input = std::mem::take(&mut socket.input);
         let mut used = 0;
         let mut why = None;
         while why.is_none() {
@@ -224,90 +209,76 @@ impl Migrator {
                 }
             };
             used = input.len() - after.len();
-            let Some(link) = &self.links[place] else { return };
-            let (dialed, id) = (link.waiting.is_some(), MoveId(frame.ticket));
-            match frame.kind {
-                Kind::Ping if !dialed => {
-                    let pong = Frame { kind: Kind::Pong, ..frame };
-                    self.send(place, &pong);
-                }
-                Kind::Pong if dialed => {}
-                Kind::Move(kind) => {
-                    let (from, link, payload) = (link.server, link.id, frame.payload);
-                    let message = MoveMessage { from, link, id, kind, payload };
-                    let event = match dialed {
-                        true => MigratorEvent::Answered(message),
-                        false => MigratorEvent::Asked(message),
-                    };
-                    match self.tell(event) {
-                        Ok(None) => {}
-                        Ok(Some((kind, payload))) => {
-                            let kind = Kind::Move(kind);
-                            let answer = Frame { kind, ticket: id.0, payload: &payload };
-                            self.send(place, &answer);
-                        }
-                        Err(BrokenLink) => why = Some("it said what cannot be"),
-                    }
-                }
-                _ => why = Some("it sent what is not its to send"),
+            why = self.take_frame(place, link, &frame).err();
+            if self.sockets[place].is_none() {
+                return;
             }
         }
         input.drain(..used);
-        if let Some(link) = &mut self.links[place] {
-            link.input = input;
+        if let Some(socket) = &mut self.sockets[place] {
+            socket.input = input;
         }
         if let Some(why) = why {
             self.end(place, why);
         }
     }
 
+    fn take_frame(
+        &mut self,
+        place: usize,
+        link: MoveLink,
+        frame: &Frame<'_>,
+    ) -> Result<(), &'static str> {
+        let id = MoveId(frame.ticket);
+        let taken = self.links.take(link, frame.kind)?;
+        let (Taken::Asked(from) | Taken::Answered(from), Kind::Move(kind)) = (taken, frame.kind)
+        else {
+            if taken == Taken::Ping {
+                self.send(place, &Frame { kind: Kind::Pong, ..*frame });
+            }
+            return Ok(());
+        };
+        let message = MoveMessage { from, link, id, kind, payload: frame.payload };
+        let event = match taken {
+            Taken::Answered(_) => MigratorEvent::Answered(message),
+            _ => MigratorEvent::Asked(message),
+        };
+        let said = self.tell(event).map_err(|BrokenLink| "it said what cannot be")?;
+        if let Some((kind, payload)) = said {
+            self.send(place, &Frame { kind: Kind::Move(kind), ticket: id.0, payload: &payload });
+        }
+        Ok(())
+    }
+
     fn send(&mut self, place: usize, frame: &Frame<'_>) {
-        let Some(link) = &mut self.links[place] else { return };
-        match link.send(frame) {
+        let Some(socket) = &mut self.sockets[place] else { return };
+        match socket.send(frame) {
             Ok(()) => self.listen_to(place),
             Err(why) => self.end(place, &why),
         }
     }
 
     fn listen_to(&mut self, place: usize) {
-        let Some(link) = &self.links[place] else { return };
-        let interest = if link.output.is_empty() { READABLE } else { READABLE | WRITABLE };
-        if let Err(error) = self.epoll.modify(link.fd.as_fd(), interest, place as u64) {
+        let Some(socket) = &self.sockets[place] else { return };
+        let interest = if socket.output.is_empty() { READABLE } else { READABLE | WRITABLE };
+        if let Err(error) = self.epoll.modify(socket.fd.as_fd(), interest, place as u64) {
             self.end(place, &error.to_string());
         }
     }
 
     fn end(&mut self, place: usize, why: &str) {
-        let Some(link) = self.links[place].take() else { return };
-        let (server, why) = (link.server, why.to_owned());
-        if link.waiting.is_some() {
+        let Some(socket) = self.sockets[place].take() else { return };
+        let down = self.links.down(socket.link).expect("it has been up");
+        if down.is_dialed {
+            let (server, why) = (down.server, why.to_owned());
             self.linker.post(LinkNote::Lost { worker: MIGRATOR, server, why });
         }
-        let down = self.tell(MigratorEvent::Down { link: link.id });
+        let down = self.tell(MigratorEvent::Down { link: socket.link });
         debug_assert_eq!(down, Ok(None), "there is nobody to say it to");
-    }
-
-    /// Asks whether the other side is there, and ends what is silent.
-    fn look_after(&mut self, place: usize, ticks: bool) {
-        const PING: Frame<'_> = Frame { kind: Kind::Ping, ticket: 0, payload: b"" };
-        let Some(link) = &mut self.links[place] else { return };
-        match &mut link.waiting {
-            None if link.heard + UNUSED_NS_MAX <= self.now => {
-                self.end(place, "it asks nothing");
-            }
-            None => {}
-            Some(waiting) => match waiting.due(self.now, false) {
-                Some(Due::Silent) => self.end(place, "it does not answer"),
-                Some(Due::Ping) => self.send(place, &PING),
-                Some(Due::Expired(_)) => unreachable!("messages of moves have no deadlines"),
-                None if ticks && waiting.is_idle(self.now) => self.send(place, &PING),
-                None => {}
-            },
-        }
     }
 }
 
-impl Link {
+impl Socket {
     fn send(&mut self, frame: &Frame<'_>) -> Result<(), String> {
         let mut bytes = Vec::with_capacity(frame.payload.len() + mbal_link::HEADER_BYTES);
         push_frame(&mut bytes, frame);

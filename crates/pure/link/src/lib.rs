@@ -1,5 +1,5 @@
-//! The link between a worker and another server, without its socket: frames, the handshake, deadlines, pauses
-//! between two attempts. `docs/design/links.md` describes the protocol.
+//! The links between servers, without their sockets: frames, the handshake, deadlines, which is dialed when, and who may say what on those that
+//! carry moves. `docs/design/links.md` describes the protocol.
 //!
 //! Called by the reactor, which moves the bytes. Never opens a socket, reads a clock or looks into a request:
 //! times and random bits are arguments.
@@ -7,13 +7,16 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod dials;
 mod frame;
 mod gathering;
 mod handshake;
+mod move_links;
 mod peer_clock;
 mod waiting;
 
 pub use backoff::{Backoff, PAUSE_NS_MAX};
+pub use dials::{Dial, Dials};
 pub use frame::{
     Frame, HEADER_BYTES, Kind, MOMENT_BYTES, Malformed, next_frame, push_frame, push_timed,
     take_moment,
@@ -23,5 +26,6 @@ pub use handshake::{
     Accepting, CLUSTER_BYTES_MAX, Cluster, DEADLINES, Dialing, Established,
     HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Refused, Step, VERSIONS,
 };
+pub use move_links::{Down, MoveLinkDue, MoveLinks, Taken};
 pub use peer_clock::PeerClock;
 pub use waiting::{Due, Waiting};

@@ -61,6 +61,8 @@ pub enum Fault {
     NobodyIsWoken,
     /// 6: a request for a key of another server is served.
     TooFarIsServed,
+    /// 5: a link of moves that has broken is not dialed again.
+    BrokenMoveLinksStay,
     /// 1: the destination of a move serves what has come, and the source has not called gone.
     ServedBeforeGone,
     /// 1: the source of a move takes back what is gone, since its link broke.

@@ -44,3 +44,7 @@ impl From<Elsewhere> for Route {
 /// A cachelet's move between two servers, named by whoever ordered it; 29 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MoveId(pub u32);
+
+/// One connection between the servers of a move, told apart from those before it. Numbers count up, and are not used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MoveLink(pub u64);

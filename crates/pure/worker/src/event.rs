@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, MoveId, MoveLink, Prefix, ServerId, WorkerId};
 
-use crate::ids::{ConnId, MoveLink, OrderId, Report, Sender, Ticket, Ticketed};
+use crate::ids::{ConnId, OrderId, Report, Sender, Ticket, Ticketed};
 use crate::observing::conns::ConnInfo;
 use crate::sessions::session::Carried;
 

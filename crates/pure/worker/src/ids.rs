@@ -53,10 +53,6 @@ impl<'a> Ticketed<'a> {
     }
 }
 
-/// One connection between the servers of a move, told apart from those before it. Numbers count up, and are not used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MoveLink(pub u64);
-
 /// Names an order until it is reported; 0 is one that nobody waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderId(pub u64);

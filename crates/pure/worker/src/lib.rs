@@ -51,7 +51,7 @@ pub use copies::{CopiesHere, HotHome, HotMode, HotTerms};
 pub use event::{Action, Actions, Event};
 pub use forwarding::peers::GATHER_KEYS_MAX;
 pub use forwarding::unreachable::NO_ROUTE;
-pub use ids::{ConnId, MoveLink, OrderId, Report, Sender, Ticket, Ticketed};
+pub use ids::{ConnId, OrderId, Report, Sender, Ticket, Ticketed};
 pub use mbal_cachelet::{AgeThresholds, ClassAges};
 pub use moving::quota::Quota;
 pub use moving::scaling::Rescued;

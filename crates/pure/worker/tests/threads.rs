@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_migration::{Incarnation, Order, State};
 use mbal_model::{
-    Address, Addresses, Cluster, ClusterMap, MoveId, Owner, Prefix, ServerId, WorkerId,
+    Address, Addresses, Cluster, ClusterMap, MoveId, MoveLink, Owner, Prefix, ServerId, WorkerId,
 };
 use mbal_random::Random;
 use mbal_worker::{
-    Action, Actions, ConnId, Event, MoveDecision, MoveLink, MoveMessage, MoveTold, Now, Settings,
-    Shared, Ticket, Ticketed, Worker,
+    Action, Actions, ConnId, Event, MoveDecision, MoveMessage, MoveTold, Now, Settings, Shared,
+    Ticket, Ticketed, Worker,
 };
 
 const SERVERS: u16 = 3;

@@ -18,6 +18,7 @@ use super::faults::Mending;
 use super::history::{ALL_KEYS, Asks, Micros, Observed, Op};
 use super::member::Member;
 use super::memory;
+use super::migrator::Migrator;
 use super::operator::Orders;
 use super::profile::Profile;
 use super::scaling::AgesTold;
@@ -43,6 +44,7 @@ pub struct Host {
     /// What its threads would have done meanwhile, in order.
     deferred: Vec<Happening>,
     pub member: Member,
+    pub migrator: Migrator,
     pub ages: AgesTold,
     /// Cachelets that have been ordered to come here.
     pub coming: Vec<Prefix>,
@@ -147,6 +149,7 @@ pub fn all(profile: &Profile) -> (Vec<Host>, Vec<Seat>) {
             is_stopped: false,
             deferred: Vec::new(),
             member: Member::new(profile, host, 0, &server),
+            migrator: Migrator::new(profile),
             ages: AgesTold::default(),
             coming: Vec::new(),
             splitting: Vec::new(),
@@ -168,7 +171,6 @@ impl World {
     pub fn begin_cluster(&mut self) {
         self.note_owners();
         self.begin_links();
-        self.begin_move_links();
         for host in 0..self.hosts.len() {
             if self.hosts[host].is_up {
                 self.begin_process(host);
@@ -311,7 +313,6 @@ impl World {
         let life = self.hosts[host].life;
         self.after(0, Happening::BalancerWakes { host, life });
         self.links_begin(host);
-        self.move_links_begin(host);
     }
 
     fn count_what_dies(&mut self, host: usize) {

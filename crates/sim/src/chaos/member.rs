@@ -269,6 +269,7 @@ impl World {
         this.server.follow(id_of(host), Arc::clone(&cluster), second);
         self.tell(|| format!("server {host} follows map {}", cluster.map.version()));
         self.coverage.meet(Sight::MapFollowed);
+        self.move_links_know(host);
         for seat in self.hosts[host].seats.clone() {
             self.post(seat, Letter::Mapped { cluster: Arc::clone(&cluster) });
         }

@@ -1,310 +1,272 @@
-//! Links of moves: one from each server to each other one, that carries what the two sides of moves say to each other.
-//! What `reactor/migrator.rs` is in a server.
+//! Links of moves: one from each server to each other one, that carries what the two sides of moves say to each other. Each server has the
+//! decisions that a process has; here are the network, and what a link loses. What `reactor/{linker,migrator}.rs` are in a server.
 //!
 //! ```text
 //!   Action::TellMove ── frame, in order ──► the other end: move_asked, or move_answered ──► Event::Carry
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mbal_link::{Due, Waiting};
-use mbal_model::MoveId;
-use mbal_worker::{BrokenLink, MoveLink, MoveMessage};
+use mbal_link::{Dials, Kind, MoveLinkDue, MoveLinks, Taken};
+use mbal_model::{MoveId, MoveLink, ServerId};
+use mbal_worker::{BrokenLink, MoveMessage};
 
 use super::coverage::Sight;
-use super::history::{Micros, NEVER, SECOND};
-use super::hosts::id_of;
+use super::history::{Micros, NEVER};
+use super::hosts::{Host, host_of, id_of};
+use super::profile::Profile;
 use super::world::{Happening, World};
 
-/// A link of another server of which nothing was heard for so long has broken.
-const UNUSED_MAX: Micros = 30 * SECOND;
+/// Who dials, of a server's parts: links of workers are in `links.rs`.
+const MIGRATOR: usize = 0;
 
-/// To the destination of moves, and back.
-const THERE: usize = 0;
-const BACK: usize = 1;
+/// A server's own part.
+pub struct Migrator {
+    links: MoveLinks,
+    dials: Dials,
+    /// When it is woken, if that is in the queue.
+    wakes_at: Option<Micros>,
+}
 
+impl Migrator {
+    pub fn new(profile: &Profile) -> Migrator {
+        let links = MoveLinks::new(profile.link_timeout * 1_000);
+        Migrator { links, dials: Dials::new(vec![MIGRATOR]), wakes_at: None }
+    }
+}
+
+/// The network between two servers' links.
 #[derive(Default)]
-pub struct MoveLinks {
-    all: Vec<Link>,
-    /// Names are not used twice.
-    named: u64,
+pub struct Wires {
+    all: Vec<Wire>,
+    /// Between these, whose first one dials, a worker has broken a link once.
+    refused: BTreeSet<(usize, usize)>,
 }
 
-/// From the server that dials, the source of moves, to another one.
-struct Link {
-    /// By way: who is at the end that it leads to is `ends[way]`.
-    dials: usize,
-    accepts: usize,
-    /// Counts its lives.
-    life: u64,
-    /// The name that it has at both ends, while that end has it: of the dialing one, of the accepting one.
-    names: [Option<MoveLink>; 2],
-    waiting: Waiting,
-    /// When it is next looked whether it is idle: once a second.
-    next_tick: Micros,
-    heard: Micros,
-    last: [Micros; 2],
-    /// What would arrive later is lost.
-    cut: [Micros; 2],
-    /// A worker has broken it once.
-    was_refused: bool,
-    tries: u32,
-    is_dialing: bool,
+/// A connection: of whoever dials first.
+struct Wire {
+    ends: [End; 2],
 }
 
-pub enum Frame {
-    Say {
-        id: MoveId,
-        kind: u8,
-        payload: Vec<u8>,
-    },
-    Ping,
-    Pong,
-    /// The other end has closed.
-    End,
+struct End {
+    host: usize,
+    /// Of the process that has it.
+    life: u32,
+    /// While it has it.
+    link: Option<MoveLink>,
+    /// What comes to it last; and what would arrive later than that is lost.
+    last: Micros,
+    cut: Micros,
+}
+
+pub struct Frame {
+    kind: Kind,
+    id: MoveId,
+    payload: Vec<u8>,
 }
 
 impl World {
-    pub fn begin_move_links(&mut self) {
-        let count = self.hosts.len();
-        let pairs = (0..count).flat_map(|one| (0..count).map(move |other| (one, other)));
-        for (dials, accepts) in pairs.filter(|(one, other)| one != other) {
-            self.move_links.all.push(Link {
-                dials,
-                accepts,
-                life: 0,
-                names: [None; 2],
-                waiting: Waiting::new(0),
-                next_tick: 0,
-                heard: 0,
-                last: [0; 2],
-                cut: [NEVER; 2],
-                was_refused: false,
-                tries: 0,
-                is_dialing: false,
-            });
+    /// A server follows a map: these are the others.
+    pub fn move_links_know(&mut self, host: usize) {
+        let here = id_of(host);
+        let peers = self.hosts[host].member.peers.iter().filter(|server| **server != here);
+        let peers: Vec<(ServerId, String)> =
+            peers.map(|server| (*server, format!("h{}:11311", server.0))).collect();
+        self.hosts[host].migrator.dials.know(&peers, self.now * 1_000);
+        self.wake_migrator(host);
+    }
+
+    fn wake_migrator(&mut self, host: usize) {
+        let Host { migrator, life, .. } = &mut self.hosts[host];
+        let next =
+            migrator.dials.next_wake().into_iter().fold(migrator.links.next_wake(), u64::min);
+        let (at, life) = (next.div_ceil(1_000).max(self.now + 1), *life);
+        if migrator.wakes_at.is_none_or(|known| at < known) {
+            migrator.wakes_at = Some(at);
+            self.at(at, Happening::MigratorWakes { host, life });
         }
     }
 
-    /// A process that begins dials all others.
-    pub fn move_links_begin(&mut self, host: usize) {
-        for link in 0..self.move_links.all.len() {
-            if self.move_links.all[link].dials == host {
-                self.dial_for_moves(link);
-            }
-        }
-    }
-
-    fn dial_for_moves(&mut self, link: usize) {
-        let this = &mut self.move_links.all[link];
-        if std::mem::replace(&mut this.is_dialing, true) {
-            return;
-        }
-        let most = (20_000u64 << this.tries.min(6)).min(SECOND).min(self.profile.outage.max(5_000));
-        this.tries += 1;
-        let pause = self.dice.between(1..=most);
-        self.after(pause, Happening::DialedForMoves { link });
-    }
-
-    pub fn dialed_for_moves(&mut self, link: usize) {
-        let Link { dials, accepts, .. } = self.move_links.all[link];
-        self.move_links.all[link].is_dialing = false;
-        if !self.hosts[dials].is_up || self.move_links.all[link].names[0].is_some() {
-            return;
-        }
-        let parted = self.is_silent(dials, accepts) || self.is_silent(accepts, dials);
-        if parted || !self.know_each_other(dials, accepts) {
-            return self.dial_for_moves(link);
-        }
-        // Who dials again has given the older link up.
-        self.end_at(link, 1);
-        let timeout = self.profile.link_timeout * 1_000;
-        self.move_links.named += 2;
-        let named = self.move_links.named;
-        let names = [Some(MoveLink(named - 1)), Some(MoveLink(named))];
-        let now = self.now;
-        let this = &mut self.move_links.all[link];
-        this.life += 1;
-        (this.names, this.waiting, this.heard) = (names, Waiting::new(timeout), now);
-        this.next_tick = now + SECOND;
-        (this.last, this.cut, this.tries) = ([now; 2], [NEVER; 2], 0);
-        let life = this.life;
-        self.coverage.meet(Sight::MoveLinkUp);
-        let clock = self.hosts[dials].clock.at(self.now);
-        let server = Arc::clone(&self.hosts[dials].server);
-        let workers = server.move_link_up(clock, id_of(accepts), MoveLink(named - 1));
-        self.carry(dials, workers);
-        self.look_after_later(link, life);
-    }
-
-    fn look_after_later(&mut self, link: usize, life: u64) {
-        let this = &self.move_links.all[link];
-        // While its process is stopped, or its end has gone, nobody looks.
-        let looks = self.hosts[this.dials].runs() && this.names[0].is_some();
-        let next = this.waiting.next(false).filter(|_| looks).map(|next| next.div_ceil(1_000));
-        let pause = if looks { 1 } else { 10_000 };
-        let at = next.unwrap_or(NEVER).min(this.next_tick).max(self.now + pause);
-        self.at(at, Happening::LookAfterMoves { link, life });
-    }
-
-    /// The dialing side asks whether the other one is there; the accepting one ends what nobody uses.
-    pub fn look_after_moves(&mut self, link: usize, life: u64) {
-        let now = self.now;
-        let this = &mut self.move_links.all[link];
-        if this.life != life || this.names == [None; 2] {
-            return;
-        }
-        let (dials, accepts) = (this.dials, this.accepts);
-        let ticks = this.next_tick <= now;
-        if ticks {
-            this.next_tick = now + SECOND;
-        }
-        if this.heard + UNUSED_MAX <= now && self.hosts[accepts].runs() {
-            self.end_at(link, 1);
-        }
-        if self.hosts[dials].runs() && self.move_links.all[link].names[0].is_some() {
-            let waiting = &mut self.move_links.all[link].waiting;
-            match waiting.due(now * 1_000, false) {
-                Some(Due::Silent) => self.end_at(link, 0),
-                Some(Due::Ping) => self.send_frame(link, THERE, Frame::Ping),
-                Some(Due::Expired(_)) => unreachable!("messages of moves have no deadlines"),
-                None if ticks && waiting.is_idle(now * 1_000) => {
-                    self.send_frame(link, THERE, Frame::Ping);
+    /// The threads that dial, and that have links for moves.
+    pub fn migrator_wakes(&mut self, host: usize) {
+        let wakes_at = &mut self.hosts[host].migrator.wakes_at;
+        *wakes_at = wakes_at.filter(|at| self.now < *at);
+        self.dial_for_moves(host);
+        while let Some(due) = self.hosts[host].migrator.links.due(self.now * 1_000) {
+            match due {
+                MoveLinkDue::Ping(link) => {
+                    self.send_by(host, link, Kind::Ping, MoveId(0), Vec::new());
                 }
-                None => {}
+                MoveLinkDue::Broken(link, _) => self.close_link(host, link),
             }
         }
-        self.look_after_later(link, life);
+        self.wake_migrator(host);
+    }
+
+    fn dial_for_moves(&mut self, host: usize) {
+        let now_ns = self.now * 1_000;
+        while let Some(at) = self.hosts[host].migrator.dials.due(now_ns) {
+            let other = host_of(self.hosts[host].migrator.dials.at(at).server);
+            let parted = self.is_silent(host, other) || self.is_silent(other, host);
+            if parted || !self.know_each_other(host, other) {
+                let jitter = self.dice.bits();
+                self.hosts[host].migrator.dials.failed(at, now_ns, jitter);
+                continue;
+            }
+            self.hosts[host].migrator.dials.up(at);
+            self.link_for_moves(host, other);
+        }
+    }
+
+    fn link_for_moves(&mut self, dials: usize, accepts: usize) {
+        self.coverage.meet(Sight::MoveLinkUp);
+        let (wire, now) = (self.wires.all.len(), self.now);
+        let life = |host: usize| self.hosts[host].life;
+        let end = |host: usize| End { host, life: life(host), link: None, last: now, cut: NEVER };
+        let ends = [end(dials), end(accepts)];
+        self.wires.all.push(Wire { ends });
+        // Who accepts knows it first.
+        for end in [1, 0] {
+            let (host, other) = if end == 0 { (dials, accepts) } else { (accepts, dials) };
+            let (server, is_dialed) = (id_of(other), end == 0);
+            if let Some(older) = self.hosts[host].migrator.links.older(server, is_dialed) {
+                self.close_link(host, older);
+            }
+            let link = self.hosts[host].migrator.links.up(now * 1_000, server, is_dialed);
+            self.wires.all[wire].ends[end].link = Some(link);
+            if is_dialed {
+                let clock = self.hosts[host].clock.at(now);
+                let server = Arc::clone(&self.hosts[host].server);
+                let workers = server.move_link_up(clock, id_of(accepts), link);
+                self.carry(host, workers);
+            }
+            self.wake_migrator(host);
+        }
     }
 
     /// One end closes, and its server is told; the other end hears of it later.
-    fn end_at(&mut self, link: usize, end: usize) {
-        let this = &mut self.move_links.all[link];
-        let Some(name) = this.names[end].take() else { return };
-        let host = [this.dials, this.accepts][end];
+    fn close_link(&mut self, host: usize, link: MoveLink) {
+        let Some(down) = self.hosts[host].migrator.links.down(link) else { return };
         self.coverage.meet(Sight::MoveLinkBroken);
+        let (wire, end) = self.end_of(host, link).expect("it has been up");
+        self.wires.all[wire].ends[end].link = None;
+        self.send_frame(wire, 1 - end, None);
         let clock = self.hosts[host].clock.at(self.now);
         let server = Arc::clone(&self.hosts[host].server);
-        let workers = server.move_link_down(clock, name);
+        let workers = server.move_link_down(clock, link);
         self.carry(host, workers);
-        let way = if end == 0 { THERE } else { BACK };
-        self.send_frame(link, way, Frame::End);
-        if end == 0 {
-            self.dial_for_moves(link);
+        if down.is_dialed {
+            let (now_ns, jitter) = (self.now * 1_000, self.dice.bits());
+            self.hosts[host].migrator.dials.lost(MIGRATOR, down.server, now_ns, jitter);
+            self.wake_migrator(host);
         }
     }
 
-    fn send_frame(&mut self, link: usize, way: usize, frame: Frame) {
-        let this = &self.move_links.all[link];
-        let (from, to) = match way {
-            THERE => (this.dials, this.accepts),
-            _ => (this.accepts, this.dials),
-        };
-        let arrives = self.arrives_by_link(from, to);
-        let this = &mut self.move_links.all[link];
-        this.last[way] = arrives.max(this.last[way] + 1);
-        let (at, life) = (this.last[way], this.life);
-        self.at(at, Happening::Framed { link, life, way, frame });
+    fn end_of(&self, host: usize, link: MoveLink) -> Option<(usize, usize)> {
+        let life = self.hosts[host].life;
+        let is_it = |end: &End| (end.host, end.life, end.link) == (host, life, Some(link));
+        let wires = self.wires.all.iter().enumerate().rev();
+        wires.filter_map(|(at, wire)| Some((at, wire.ends.iter().position(is_it)?))).next()
+    }
+
+    fn send_by(&mut self, host: usize, link: MoveLink, kind: Kind, id: MoveId, payload: Vec<u8>) {
+        if let Some((wire, end)) = self.end_of(host, link) {
+            self.send_frame(wire, 1 - end, Some(Frame { kind, id, payload }));
+        }
+    }
+
+    /// Nothing is that the other end has closed.
+    fn send_frame(&mut self, wire: usize, to: usize, frame: Option<Frame>) {
+        let ends = &self.wires.all[wire].ends;
+        let arrives = self.arrives_by_link(ends[1 - to].host, ends[to].host);
+        let last = &mut self.wires.all[wire].ends[to].last;
+        *last = arrives.max(*last + 1);
+        let at = *last;
+        self.at(at, Happening::Framed { wire, to, frame });
     }
 
     /// A frame comes to an end.
-    pub fn framed(&mut self, link: usize, life: u64, way: usize, frame: Frame) {
-        let this = &self.move_links.all[link];
-        let end = if way == THERE { 1 } else { 0 };
-        let to = [this.dials, this.accepts][end];
-        if this.life != life || this.cut[way] < self.now {
-            return;
-        }
-        let Some(name) = this.names[end] else { return };
-        let process = self.hosts[to].life;
-        let happening = Happening::Framed { link, life, way, frame };
-        let Some(Happening::Framed { frame, .. }) = self.may_do(to, process, happening) else {
+    pub fn framed(&mut self, wire: usize, to: usize, frame: Option<Frame>) {
+        let End { host, life, link, cut, .. } = self.wires.all[wire].ends[to];
+        let Some(link) = link.filter(|_| self.now <= cut) else { return };
+        let happening = Happening::Framed { wire, to, frame };
+        let Some(Happening::Framed { frame, .. }) = self.may_do(host, life, happening) else {
             return;
         };
-        let now = self.now;
-        let this = &mut self.move_links.all[link];
-        let from = [this.dials, this.accepts][1 - end];
-        match end {
-            0 => this.waiting.heard(now * 1_000),
-            _ => this.heard = now,
-        }
-        match frame {
-            Frame::Ping => self.send_frame(link, BACK, Frame::Pong),
-            Frame::Pong => {}
-            Frame::End => self.end_at(link, end),
-            Frame::Say { id, kind, payload } => {
-                let server = Arc::clone(&self.hosts[to].server);
-                let clock = self.hosts[to].clock.at(now);
-                let (from, payload) = (id_of(from), payload.as_slice());
-                let message = MoveMessage { from, link: name, id, kind, payload };
-                let heard = match way {
-                    THERE => server.move_asked(clock, &message),
-                    _ => server.move_answered(clock, &message),
-                };
-                match heard {
-                    Ok(heard) => {
-                        self.carry(to, heard.worker);
-                        if let Some((kind, payload)) = heard.answer {
-                            self.send_frame(link, BACK, Frame::Say { id, kind, payload });
-                        }
-                    }
-                    Err(BrokenLink) => {
-                        self.fail(5, format!("server {to} was told by {from:?} what cannot be"));
-                    }
+        let Some(Frame { kind, id, payload }) = frame else { return self.close_link(host, link) };
+        self.hosts[host].migrator.links.heard(self.now * 1_000, link);
+        let taken = match self.hosts[host].migrator.links.take(link, kind) {
+            Ok(taken) => taken,
+            Err(why) => return self.fail(5, format!("server {host} closes on its like: {why}")),
+        };
+        let (Taken::Asked(from) | Taken::Answered(from), Kind::Move(kind)) = (taken, kind) else {
+            if taken == Taken::Ping {
+                self.send_by(host, link, Kind::Pong, id, payload);
+            }
+            return;
+        };
+        let server = Arc::clone(&self.hosts[host].server);
+        let clock = self.hosts[host].clock.at(self.now);
+        let message = MoveMessage { from, link, id, kind, payload: &payload };
+        let heard = match taken {
+            Taken::Answered(_) => server.move_answered(clock, &message),
+            _ => server.move_asked(clock, &message),
+        };
+        match heard {
+            Ok(heard) => {
+                self.carry(host, heard.worker);
+                if let Some((kind, payload)) = heard.answer {
+                    self.send_by(host, link, Kind::Move(kind), id, payload);
                 }
             }
+            Err(BrokenLink) => {
+                self.fail(5, format!("server {host} was told by {from:?} what cannot be"));
+            }
         }
-    }
-
-    fn end_named(&self, host: usize, name: MoveLink) -> Option<(usize, usize)> {
-        let mut all = self.move_links.all.iter().enumerate();
-        all.find_map(|(at, link)| {
-            let end = link.names.iter().position(|known| *known == Some(name))?;
-            ([link.dials, link.accepts][end] == host).then_some((at, end))
-        })
     }
 
     /// A worker says something of a move.
     pub fn tell_move(
         &mut self,
         host: usize,
-        name: MoveLink,
+        link: MoveLink,
         id: MoveId,
         kind: u8,
         payload: Vec<u8>,
     ) {
-        let Some((link, end)) = self.end_named(host, name) else { return };
-        let way = if end == 0 { THERE } else { BACK };
-        self.send_frame(link, way, Frame::Say { id, kind, payload });
+        self.send_by(host, link, Kind::Move(kind), id, payload);
     }
 
-    pub fn break_move_link_of(&mut self, host: usize, name: MoveLink) {
-        if let Some((link, end)) = self.end_named(host, name) {
-            // A link that is dialed again loses nothing: the source begins with what has not come. Where that does not help it is a fault.
-            if !std::mem::replace(&mut self.move_links.all[link].was_refused, true) {
-                let Link { dials, accepts, .. } = self.move_links.all[link];
-                return self.break_move_links(dials, accepts);
-            }
-            let what = format!("a worker of server {host} breaks link {link} of moves, end {end}");
-            self.fail(5, what);
+    pub fn break_move_link_of(&mut self, host: usize, link: MoveLink) {
+        let Some((wire, end)) = self.end_of(host, link) else { return };
+        let [dials, accepts] = [0, 1].map(|end| self.wires.all[wire].ends[end].host);
+        // A link that is dialed again loses nothing: the source begins with what has not come. Where that does not help it is a fault.
+        if self.wires.refused.insert((dials, accepts)) {
+            return self.break_move_links(dials, accepts);
         }
+        self.fail(5, format!("a worker of server {host} breaks a link of moves, end {end}"));
     }
 
     /// The network breaks links of moves between two servers: some of what is on its way is lost.
     pub fn break_move_links(&mut self, one: usize, other: usize) {
-        for link in 0..self.move_links.all.len() {
-            let Link { dials, accepts, .. } = self.move_links.all[link];
-            if [(one, other), (other, one)].contains(&(dials, accepts)) {
-                let longest = self.profile.link_delay;
-                for way in [THERE, BACK] {
-                    let until = self.now + self.dice.skewed(1..=2 * longest);
-                    let cut = &mut self.move_links.all[link].cut[way];
-                    *cut = until.min(*cut);
-                }
-                for end in self.dice.pick(&[[0, 1], [1, 0]]) {
-                    if self.hosts[[dials, accepts][end]].is_up {
-                        self.end_at(link, end);
-                    }
+        for wire in 0..self.wires.all.len() {
+            let ends = &self.wires.all[wire].ends;
+            let hosts = [ends[0].host, ends[1].host];
+            if ![[one, other], [other, one]].contains(&hosts) || ends.iter().all(End::is_closed) {
+                continue;
+            }
+            let longest = self.profile.link_delay;
+            for end in 0..2 {
+                let until = self.now + self.dice.skewed(1..=2 * longest);
+                let cut = &mut self.wires.all[wire].ends[end].cut;
+                *cut = until.min(*cut);
+            }
+            for end in self.dice.pick(&[[0, 1], [1, 0]]) {
+                let End { host, link, life, .. } = self.wires.all[wire].ends[end];
+                let is_it = self.hosts[host].is_up && self.hosts[host].life == life;
+                if let Some(link) = link.filter(|_| is_it) {
+                    self.close_link(host, link);
                 }
             }
         }
@@ -312,20 +274,27 @@ impl World {
 
     /// A process is gone, and the kernel closes its links.
     pub fn move_links_die(&mut self, host: usize) {
-        for link in 0..self.move_links.all.len() {
-            let this = &mut self.move_links.all[link];
-            let Some(end) = [this.dials, this.accepts].iter().position(|at| *at == host) else {
-                continue;
-            };
-            if this.names[end].take().is_some() {
-                let way = if end == 0 { THERE } else { BACK };
-                self.send_frame(link, way, Frame::End);
+        for wire in 0..self.wires.all.len() {
+            for end in 0..2 {
+                let this = &mut self.wires.all[wire].ends[end];
+                if this.host == host && this.link.take().is_some() {
+                    self.send_frame(wire, 1 - end, None);
+                }
             }
         }
+        self.hosts[host].migrator = Migrator::new(&self.profile);
     }
 
     /// All are up, of those between processes that know each other.
     pub fn move_links_are_up(&self) -> bool {
-        self.move_links.all.iter().all(|link| link.names.iter().all(Option::is_some))
+        let up = self.wires.all.iter().filter(|wire| wire.ends.iter().all(|end| !end.is_closed()));
+        let count = self.hosts.len();
+        up.count() == count * (count - 1)
+    }
+}
+
+impl End {
+    fn is_closed(&self) -> bool {
+        self.link.is_none()
     }
 }

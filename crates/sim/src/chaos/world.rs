@@ -34,7 +34,7 @@ use super::hosts::{self, Host};
 use super::letters::Letter;
 use super::links::{Crossing, Links};
 use super::memory;
-use super::migrator::{Frame, MoveLinks};
+use super::migrator::{Frame, Wires};
 use super::net::Net;
 use super::owning::Etcd;
 use super::places::Flux;
@@ -152,19 +152,15 @@ pub enum Happening {
         life: u32,
         call: u64,
     },
-    /// A link of moves is dialed, and is looked after; a frame comes to an end of it.
-    DialedForMoves {
-        link: usize,
-    },
-    LookAfterMoves {
-        link: usize,
-        life: u64,
+    /// A server's threads for links of moves go on; a frame comes to an end of one.
+    MigratorWakes {
+        host: usize,
+        life: u32,
     },
     Framed {
-        link: usize,
-        life: u64,
-        way: usize,
-        frame: Frame,
+        wire: usize,
+        to: usize,
+        frame: Option<Frame>,
     },
     /// A server's thread that renews its lease goes on; etcd gets its question; and the answer comes back, or none does in time.
     OwnerWakes {
@@ -227,7 +223,7 @@ pub struct World {
     pub hosts: Vec<Host>,
     pub seats: Vec<Seat>,
     pub links: Links,
-    pub move_links: MoveLinks,
+    pub wires: Wires,
     pub net: Net,
     pub control: Control,
     pub etcd: Etcd,
@@ -276,7 +272,7 @@ impl World {
             hosts,
             seats,
             links: Links::default(),
-            move_links: MoveLinks::default(),
+            wires: Wires::default(),
             net: Net::new(profile.servers),
             control: Control::new(&profile),
             etcd: Etcd::default(),
@@ -453,9 +449,8 @@ impl World {
             Happening::Plan => self.plan(),
             Happening::MemberWakes { host, .. } => self.member_wakes(host),
             Happening::MemberTimesOut { host, call, .. } => self.member_times_out(host, call),
-            Happening::DialedForMoves { link } => self.dialed_for_moves(link),
-            Happening::LookAfterMoves { link, life } => self.look_after_moves(link, life),
-            Happening::Framed { link, life, way, frame } => self.framed(link, life, way, frame),
+            Happening::MigratorWakes { host, .. } => self.migrator_wakes(host),
+            Happening::Framed { wire, to, frame } => self.framed(wire, to, frame),
             Happening::OwnerWakes { host, at, .. } => self.owner_wakes(host, at),
             Happening::EtcdAsked { host, life, call, question } => {
                 self.etcd_asked(host, life, call, question);
@@ -483,6 +478,7 @@ impl World {
             | Happening::Reported { host, life, .. }
             | Happening::Answered { host, life, .. }
             | Happening::MemberWakes { host, life }
+            | Happening::MigratorWakes { host, life }
             | Happening::OwnerWakes { host, life, .. }
             | Happening::EtcdAnswered { host, life, .. }
             | Happening::MemberTimesOut { host, life, .. } => (host, life),

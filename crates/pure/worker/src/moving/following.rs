@@ -151,10 +151,10 @@ mod tests {
 
     use mbal_cachelet::{Memory, Options, Store};
     use mbal_migration::{Ask, Begin, Incarnation, Order};
-    use mbal_model::MoveId;
+    use mbal_model::{MoveId, MoveLink};
 
     use super::*;
-    use crate::{MoveDecision, MoveLink, MoveMessage, MoveTold, Settings};
+    use crate::{MoveDecision, MoveMessage, MoveTold, Settings};
 
     const BYTES: usize = 64 << 20;
     const HERE: ServerId = ServerId(1);

@@ -17,10 +17,9 @@ use std::sync::atomic::{
 
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
 use mbal_migration::{Arriver, Leaver, State, destination, source};
-use mbal_model::{Instant, MoveId, Prefix, ServerId, WorkerId};
+use mbal_model::{Instant, MoveId, MoveLink, Prefix, ServerId, WorkerId};
 use mbal_wire::Gone;
 
-use crate::ids::MoveLink;
 use crate::time::Now;
 
 /// Where a key is that another server's, or nobody's, route leads to.

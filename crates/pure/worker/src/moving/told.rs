@@ -12,10 +12,9 @@ use mbal_migration::{
     Answer, Arriver, Ask, Destination, Incarnation, Leaver, Met, Order, Progress, Refusal, State,
     destination, source,
 };
-use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, MoveId, MoveLink, Prefix, ServerId, WorkerId};
 use mbal_wire::Gone;
 
-use crate::ids::MoveLink;
 use crate::moving::moves::{Move, Side, Sides};
 use crate::shared::Shared;
 use crate::time::Now;

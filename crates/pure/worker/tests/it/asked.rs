@@ -7,9 +7,9 @@ use crate::neighbours::{Client, HERE, PEERS, answer, ask, begin_to_move, cluster
 use crate::rig::{CONN, Rig};
 use mbal_cachelet::{Cursor, Part};
 use mbal_migration::{Ask, Begin, Incarnation};
-use mbal_model::{Cluster, ClusterMap, Key, MoveId, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, ClusterMap, Key, MoveId, MoveLink, Owner, Prefix, ServerId, WorkerId};
 use mbal_wire::{Gone, PeerRequest};
-use mbal_worker::{Action, Actions, Event, MoveLink, MoveMessage, NO_ROUTE, Ticket, Ticketed};
+use mbal_worker::{Action, Actions, Event, MoveMessage, NO_ROUTE, Ticket, Ticketed};
 
 #[test]
 fn a_worker_names_its_server_before_it_has_heard_of_the_map() {

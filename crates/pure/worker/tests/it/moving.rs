@@ -8,14 +8,14 @@ use std::time::Duration;
 use mbal_cachelet::{Options, Store};
 use mbal_migration::{Ask, Begin, Incarnation, Order, State};
 use mbal_model::{
-    Address, Addresses, Cluster, ClusterMap, Instant, Key, MoveId, Owner, Prefix, Route, ServerId,
-    WorkerId,
+    Address, Addresses, Cluster, ClusterMap, Instant, Key, MoveId, MoveLink, Owner, Prefix, Route,
+    ServerId, WorkerId,
 };
 use mbal_random::Random;
 use mbal_wire::{Gone, PeerRequest};
 use mbal_worker::{
-    Action, Actions, ConnId, Event, MoveDecision, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now,
-    Quota, Sender, Settings, Shared, Ticket, Ticketed, Worker,
+    Action, Actions, ConnId, Event, MoveDecision, MoveMessage, MoveTold, NO_ROUTE, Now, Quota,
+    Sender, Settings, Shared, Ticket, Ticketed, Worker,
 };
 
 use crate::rig::START;
