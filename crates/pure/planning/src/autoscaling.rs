@@ -163,7 +163,7 @@ impl Pilot {
                 self.go_on(time, &servers, actions);
             }
             (Awaits::Stopped, Event::Done(done)) => {
-                self.tell_failure(done, actions);
+                actions.extend(done.err().map(|why| Action::Tell(format!("autoscaling: {why}"))));
                 self.look(actions);
             }
             (Awaits::Demand, Event::Answered(Ok(Answer::Demand(demand)))) => {
@@ -186,10 +186,6 @@ impl Pilot {
     fn ask(&mut self, ask: Ask, awaits: Awaits, actions: &mut Vec<Action>) {
         self.awaits = awaits;
         actions.push(Action::Ask(ask));
-    }
-
-    fn tell_failure(&mut self, done: Result<(), String>, actions: &mut Vec<Action>) {
-        actions.extend(done.err().map(|why| Action::Tell(format!("autoscaling: {why}"))));
     }
 
     fn set_up(&mut self, time: Time, answer: Result<Answer, String>, actions: &mut Vec<Action>) {

@@ -18,6 +18,8 @@ use super::hosts::{host_of, id_of};
 use super::profile::Profile;
 use super::world::{Happening, World};
 
+/// Longer than a coordinator waits for servers that do not tell what they have.
+const COMES_WITHIN: Duration = Duration::from_secs(12);
 /// Looks at what is under way, of which two are made in an epoch of the planner.
 const CHOSEN_WITHIN: u32 = 30;
 /// When runs begin, in seconds since 1970.
@@ -31,7 +33,7 @@ const BACK_AFTER: u64 = 100;
 pub fn pilot(profile: &Profile, now: Micros) -> Pilot {
     let every = Duration::from_micros(profile.look);
     let step = Duration::from_micros(profile.heartbeat / 2);
-    let pauses = Pauses { every, step, comes_within: every * 10, again_after: every };
+    let pauses = Pauses { every, step, comes_within: COMES_WITHIN, again_after: every };
     Pilot::new(pauses, Stoppable::Any, Instant::from_micros(now))
 }
 

@@ -197,7 +197,7 @@ impl Profile {
                 false if autoscales => think * 40,
                 false => think * dice.pick(&[1, 4, 20]),
             },
-            deaths: dice.pick(&[0, 0, 3, 15]),
+            deaths: dice.pick(if autoscales { &[0, 0, 3] } else { &[0, 0, 3, 15] }),
             // A process that was stopped for longer than its lease goes on.
             stops: match owns_by_leases {
                 true => dice.pick(&[10, 30, 45]),
