@@ -8,7 +8,7 @@ use mbal_control::api::{
     Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registration, WorkerReport,
 };
 use mbal_control::{Answer, Ask, Coordinator, Settings};
-use mbal_model::{Cluster, Instant, ServerId};
+use mbal_model::{Cluster, ClusterView, Instant, MapVersion, ServerId};
 
 const SERVERS: u16 = 1_000;
 const WORKERS: u16 = 64;
@@ -96,5 +96,20 @@ fn of_a_thousand_servers_of_64_workers() {
         let told = [(owner.server.0, number), (500, 0), (501, 0)]
             .map(|(id, sealed)| behind(&mut coordinator, id, followed, sealed));
         assert!(number == 1 || told.into_iter().all(|bytes| bytes <= 1024), "{told:?}");
+    }
+    // What a server then tells its clients.
+    let Answer::Map(moved) = ask(&mut coordinator, Ask::Map) else { panic!("it is a map") };
+    let moved = Cluster::parse(&moved).expect("it is one");
+    let begun = time::Instant::now();
+    let difference = [moved.difference(&map)];
+    println!("what changed: {:.0} us", begun.elapsed().as_secs_f64() * 1e6);
+    println!("to a proxy: {} bytes", moved.without_cachelets().len());
+    let view = ClusterView { cluster: moved, local: 40 };
+    for local in [40, 0] {
+        let known = MapVersion { map: version, local };
+        let begun = time::Instant::now();
+        let bytes = view.changes(ServerId(500), known, &difference).len();
+        let us = begun.elapsed().as_secs_f64() * 1e6;
+        println!("to a client that knows {known}: {bytes} bytes, {us:.0} us");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 mod running;
 
+use mbal_client::{Client, Options};
 use running::heard::Heard;
 use running::led::{Coordinator, arguments, folder, free_port, server, stores};
 use running::{Folder, MBAL, Running, ask, eventually, output_of, stats};
@@ -351,8 +352,45 @@ fn a_cachelet_is_split_while_it_is_served_and_a_half_of_it_moves() {
     let half = format!("{}/{}", &whole[..4], bits + 1);
     assert!(map().contains(&format!("cachelet {half} 1/0")), "{}", map());
     assert_eq!((found(&first), found(&second)), (2_000, 2_000));
+    let told = |server: &Running, asked: &str| {
+        let (mut stream, mut said) = (server.connect(), String::new());
+        std::io::Write::write_all(&mut stream, asked.as_bytes()).expect("it is taken");
+        while !said.ends_with("END\r\n") {
+            let mut room = [0; 4096];
+            let count = stream.read(&mut room).expect("it answers");
+            said += std::str::from_utf8(&room[..count]).expect("text");
+        }
+        said
+    };
+    let version = |said: &str, word: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(word));
+        line.and_then(|line| line.split_once('.'))
+            .map(|(map, _)| map.parse::<u64>().expect("a number"))
+    };
+    let whole = told(&first, "config get mbal\r\n");
+    let known = version(&whole, "version ").expect("a version");
+    let runtime = tokio::runtime::Runtime::new().expect("it starts");
+    let client = runtime.block_on(Client::connect(
+        [format!("127.0.0.1:{}", first.port)],
+        Options::new().poll(Duration::from_millis(20)),
+    ));
+    let client = client.expect("it is told the map");
     mbal(&["cluster", "move", &half, "2"]).expect("it begins");
     eventually("the half has moved", || map().contains(&format!("cachelet {half} 2/0")));
+    // Who knows the map before is told a line of it, and of the loans of who tells.
+    eventually("both tell it", || {
+        [&first, &second].iter().all(|server| {
+            let said = told(server, &format!("config get mbal {known}.0 changes\r\n"));
+            version(&said, "from ") == Some(known)
+                && version(&said, "version ").is_some_and(|version| known < version)
+                && said.contains(&format!("\ncachelet {half} 2/0\n"))
+                && said.lines().count() < whole.lines().count()
+        })
+    });
+    eventually("the client has heard", || known < client.map_version());
+    let read = (0..2_000).map(|n| client.get(format!("many{n}")));
+    let read: Vec<_> = read.map(|get| runtime.block_on(get)).collect();
+    assert!(read.iter().all(|value| matches!(value, Ok(Some(value)) if value.bytes == b"v")));
     assert_eq!((found(&first), found(&second)), (2_000, 2_000));
 }
 

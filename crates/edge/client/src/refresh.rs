@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mbal_model::{Address, ClusterView, MapVersion, Owner, ServerId, WorkerId};
+use mbal_model::{Address, Changes, ClusterView, MapVersion, Owner, ServerId, WorkerId};
 use mbal_routing::Routes;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -57,23 +57,22 @@ async fn ask_seed(seed: &Address, options: &Options) -> Result<ClusterView, Stri
     let stream = dial(seed, options).await.map_err(|error| error.to_string())?;
     let connection = Connection::new(stream, |_| {});
     let asked = ask_view(&connection, None, options.timeout);
-    let view = timeout(options.timeout, asked).await.unwrap_or(Err("no answer".into()))?;
-    view.ok_or_else(|| "it says that there is nothing new".into())
+    let page = timeout(options.timeout, asked).await.unwrap_or(Err("no answer".into()))?;
+    ClusterView::parse(&page.ok_or("it says that there is nothing new")?)
 }
 
-/// `None`: nothing is new.
+/// What has changed since what is known, or the whole document. `None`: nothing is new.
 async fn ask_view(
     connection: &Connection,
     known: Option<MapVersion>,
     patience: Duration,
-) -> Result<Option<ClusterView>, String> {
-    let known = known.map(|known| format!(" {known}")).unwrap_or_default();
+) -> Result<Option<String>, String> {
+    let known = known.map(|known| format!(" {known} changes")).unwrap_or_default();
     let bytes = format!("config get mbal{known}\r\n").into_bytes();
     match connection.ask(Requests { bytes, form: Form::View, replies: 1, patience }).await {
         Outcome::Unsent | Outcome::Lost => Err("no answer".into()),
         Outcome::Replies(replies) => match replies.into_iter().next() {
-            Some(Reply::View(None)) => Ok(None),
-            Some(Reply::View(Some(page))) => ClusterView::parse(&page).map(Some),
+            Some(Reply::View(page)) => Ok(page),
             Some(Reply::Refused(text)) => Err(format!("it answers {text}: is it MBal?")),
             _ => Err("it answers something else".into()),
         },
@@ -113,11 +112,24 @@ impl Inner {
         };
         let asked = async {
             let connection = self.pool.connection(server, &address, 0).await.ok()?;
-            ask_view(&connection, known, self.options.timeout).await.ok()
+            let timeout = self.options.timeout;
+            let news = ask_view(&connection, Some(known), timeout).await.ok()?;
+            let Some(Ok(changes)) = news.as_deref().and_then(Changes::of_view) else {
+                return Some(news);
+            };
+            let fits = self.routes_mut().change(&changes, server, &address);
+            match fits {
+                true => self.keep_connections(),
+                // What is known by hints may be of another map than these.
+                false => return ask_view(&connection, None, timeout).await.ok(),
+            }
+            Some(None)
         };
         let Ok(Some(news)) = timeout(self.options.timeout, asked).await else { return false };
-        if let Some(view) = news {
-            self.learn(&view, Some(server), &address);
+        match news.map(|page| ClusterView::parse(&page)) {
+            Some(Ok(view)) => self.learn(&view, Some(server), &address),
+            Some(Err(_)) => return false,
+            None => {}
         }
         true
     }
@@ -132,10 +144,15 @@ impl Inner {
     }
 
     fn learn(&self, view: &ClusterView, from: Option<ServerId>, at: &Address) {
-        let mut routes = self.routes_mut();
-        if !routes.learn(view, from, at) {
-            return;
+        let is_news = self.routes_mut().learn(view, from, at);
+        if is_news {
+            self.keep_connections();
         }
+    }
+
+    /// To those that there are, and to no others.
+    fn keep_connections(&self) {
+        let routes = self.routes();
         let mut addresses: BTreeMap<ServerId, BTreeSet<Address>> =
             routes.servers().map(|server| (server, BTreeSet::new())).collect();
         for owner in routes.owners() {

@@ -1,23 +1,21 @@
 //! What has changed from map to map, for servers that follow an older one: a moved cachelet is a line, and not the whole map for each of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mbal_model::{Cluster, ServerId};
+use mbal_model::{Chain, Cluster, ServerId};
 
 use crate::api::News;
 use crate::state::{Member, State};
 
-/// So much is kept of it. Who is further behind gets the whole map.
-const CHANGES_MAX: usize = 64;
+/// So much is kept of it.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Lost with the process: then everybody gets the next map whole.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     newest: Option<Newest>,
-    /// Each from the version of the one before to its own.
-    each: VecDeque<Change>,
+    each: Chain<String>,
 }
 
 #[derive(Debug)]
@@ -26,12 +24,6 @@ struct Newest {
     members: Arc<BTreeMap<ServerId, Member>>,
     /// Whoever follows this version has this document. If not, nobody knows what is new to whom.
     is_sole: bool,
-}
-
-#[derive(Debug)]
-struct Change {
-    from: u64,
-    text: String,
 }
 
 impl Changes {
@@ -49,7 +41,8 @@ impl Changes {
         let is_sole = match &self.newest {
             Some(before) if has_known && before.document == document => before.is_sole,
             Some(before) if before.is_sole && known < map.version() => {
-                self.push(Change { from: known, text: document.changes_since(&before.document) });
+                let changes = document.changes_since(&before.document);
+                self.each.push(known, changes, String::len, BYTES_MAX);
                 true
             }
             before => {
@@ -59,20 +52,6 @@ impl Changes {
             }
         };
         self.newest = Some(Newest { document, members: Arc::clone(&state.members), is_sole });
-    }
-
-    fn push(&mut self, change: Change) {
-        self.each.push_back(change);
-        let bytes = |each: &VecDeque<Change>| each.iter().map(|one| one.text.len()).sum::<usize>();
-        while CHANGES_MAX < self.each.len() || BYTES_MAX < bytes(&self.each) {
-            self.each.pop_front();
-        }
-    }
-
-    /// What has changed since that version; `None` if nobody knows any more.
-    fn since(&self, version: u64) -> Option<Vec<String>> {
-        let first = self.each.iter().position(|one| one.from == version)?;
-        Some(self.each.range(first..).map(|one| one.text.clone()).collect())
     }
 
     /// What a server is told that follows an older map: the changes, if it takes those, or the whole.
@@ -85,8 +64,8 @@ impl Changes {
         self.look_at(state);
         let newer = self.newest.iter().find(|newest| newest.document.map.version() > version);
         let Some(Newest { document, .. }) = newer else { return (None, Vec::new()) };
-        match self.since(version).filter(|_| takes_changes) {
-            Some(changes) => (None, changes),
+        match self.each.since(version).filter(|_| takes_changes) {
+            Some(changes) => (None, changes.cloned().collect()),
             None => (Some(document.to_string()), Vec::new()),
         }
     }

@@ -7,75 +7,133 @@
 //! gone 4
 //! cachelet 2c00/6 3/0                                      in the place of all that it overlaps
 //! ```
+//! A server tells its clients the same of its own view: then the versions are `7.2` and `8.3`.
 
-use std::fmt::Write;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::{Display, Write};
 use std::sync::Arc;
 
 use crate::cluster::{once, parse_addresses, parse_owner, parse_server, write_server};
-use crate::{Cluster, ClusterMap, MAP_VERSION_MAX, Owner, Prefix, Uncovered};
+use crate::{
+    Addresses, Cluster, ClusterMap, ClusterView, MAP_VERSION_MAX, MapVersion, Owner, Prefix,
+    ServerId, Uncovered,
+};
+
+/// What to know of a change, to tell it by what holds now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    pub servers: Vec<ServerId>,
+    /// Of the newer map.
+    pub cachelets: Vec<Prefix>,
+}
+
+/// What has been told of a change. Later lines of the same server count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    pub from: MapVersion,
+    pub version: MapVersion,
+    /// `None` has gone.
+    pub servers: BTreeMap<ServerId, Option<Addresses>>,
+    /// In the prefixes' order.
+    pub cachelets: Vec<(Prefix, Owner)>,
+}
+
+/// The latest changes, each from the version of the one before: who is further behind is told the whole.
+#[derive(Debug)]
+pub struct Chain<T> {
+    each: VecDeque<(u64, T)>,
+}
+
+/// So many are kept.
+const CHAIN_MAX: usize = 64;
+
+impl<T> Default for Chain<T> {
+    fn default() -> Chain<T> {
+        Chain { each: VecDeque::new() }
+    }
+}
+
+impl<T> Chain<T> {
+    /// `size` of all that stay is no more than `most`.
+    pub fn push(&mut self, from: u64, change: T, size: impl Fn(&T) -> usize, most: usize) {
+        self.each.push_back((from, change));
+        while CHAIN_MAX < self.each.len()
+            || most < self.each.iter().map(|(_, one)| size(one)).sum::<usize>()
+        {
+            self.each.pop_front();
+        }
+    }
+
+    /// All that has changed since that version; `None` if nobody knows any more.
+    pub fn since(&self, version: u64) -> Option<impl Iterator<Item = &T>> {
+        let first = self.each.iter().position(|(from, _)| *from == version)?;
+        Some(self.each.range(first..).map(|(_, one)| one))
+    }
+
+    pub fn clear(&mut self) {
+        self.each.clear();
+    }
+}
 
 impl Cluster {
-    /// What this one has and `before`, an older one of the same name, has not, for [`Cluster::changed`]. O(n log n).
+    /// Where this one is another than `before`, an older one of the same name. O(n).
+    pub fn difference(&self, before: &Cluster) -> Difference {
+        let is_same = |id: &&ServerId| self.servers.get(id) == before.servers.get(id);
+        let gone = before.servers.keys().filter(|id| !self.servers.contains_key(id));
+        let servers = self.servers.keys().chain(gone);
+        let mut known = before.map.cachelets().iter().peekable();
+        let is_new = |one: &&(Prefix, Owner)| {
+            while known.next_if(|known| known.0.first_hash() < one.0.first_hash()).is_some() {}
+            known.peek() != Some(one)
+        };
+        let cachelets = self.map.cachelets().iter().filter(is_new).map(|(prefix, _)| *prefix);
+        Difference {
+            servers: servers.filter(|id| !is_same(id)).copied().collect(),
+            cachelets: cachelets.collect(),
+        }
+    }
+
+    /// What this one has and `before`, an older one of the same name, has not, for [`Cluster::changed`]. O(n).
     pub fn changes_since(&self, before: &Cluster) -> String {
-        let mut out = format!("from {}\nversion {}\n", before.map.version(), self.map.version());
-        for (id, addresses) in &self.servers {
-            if before.servers.get(id) != Some(addresses) {
-                let _ = write_server(&mut out, *id, addresses);
-            }
+        let Difference { servers, cachelets } = self.difference(before);
+        let cachelets = cachelets.iter().map(|prefix| self.map.at(prefix.first_hash()));
+        self.write_changes(before.map.version(), self.map.version(), servers, cachelets)
+    }
+
+    fn write_changes(
+        &self,
+        from: impl Display,
+        version: impl Display,
+        servers: impl IntoIterator<Item = ServerId>,
+        cachelets: impl IntoIterator<Item = (Prefix, Owner)>,
+    ) -> String {
+        let mut out = format!("from {from}\nversion {version}\n");
+        // Nothing that is written to a string fails.
+        for id in servers {
+            let _ = match self.servers.get(&id) {
+                Some(addresses) => write_server(&mut out, id, addresses),
+                None => writeln!(out, "gone {}", id.0),
+            };
         }
-        for id in before.servers.keys().filter(|id| !self.servers.contains_key(id)) {
-            let _ = writeln!(out, "gone {}", id.0);
-        }
-        for (prefix, owner) in self.map.cachelets() {
-            if before.map.at(prefix.first_hash()) != (*prefix, *owner) {
-                let _ = writeln!(out, "cachelet {prefix} {}/{}", owner.server.0, owner.worker.0);
-            }
+        for (prefix, owner) in cachelets {
+            let _ = writeln!(out, "cachelet {prefix} {}/{}", owner.server.0, owner.worker.0);
         }
         out
     }
 
     /// This one with what [`Cluster::changes_since`] has told. What is wrong with it, or does not fit, is told with its line.
     pub fn changed(&self, changes: &str) -> Result<Cluster, String> {
-        let mut servers = self.servers.clone();
-        let (mut from, mut version) = (None, None);
-        let mut changed: Vec<(Prefix, Owner)> = Vec::new();
-        let mut read = |words: &[&str]| match words {
-            ["from", word] => once(&mut from, version_of(word)?),
-            ["version", word] => once(&mut version, version_of(word)?),
-            ["server", id, rest @ ..] => {
-                let id = parse_server(id).ok_or("a server is a number to 65534")?;
-                servers.insert(id, parse_addresses(rest)?);
-                Ok(())
-            }
-            ["gone", id] => {
-                let id = parse_server(id).ok_or("a server is a number to 65534")?;
-                servers.remove(&id);
-                Ok(())
-            }
-            ["cachelet", prefix, owner] => {
-                let prefix = Prefix::parse(prefix.as_bytes());
-                let prefix = prefix.ok_or("a cachelet is named like 2c00/6")?;
-                changed.push((prefix, parse_owner(owner).ok_or("an owner is server/worker")?));
-                Ok(())
-            }
-            _ => Err("not understood"),
-        };
-        for (number, line) in (1..).zip(changes.lines()) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            read(&words).map_err(|why: &str| format!("line {number}: {why}: {line}"))?;
-        }
-        let (from, version) = (from.ok_or("no version before")?, version.ok_or("no version")?);
+        let number = |word: &str| Some(MapVersion { map: word.parse().ok()?, local: 0 });
+        let changes = Changes::parse(changes, number)?;
+        let (from, version) = (changes.from.map, changes.version.map);
         if from != self.map.version() || version <= from {
             let own = self.map.version();
             return Err(format!("changes from {from} to {version} do not fit map {own}"));
         }
-        changed.sort_unstable_by_key(|(prefix, _)| *prefix);
-        let is_replaced = |prefix: &Prefix| {
-            let at = changed.partition_point(|(one, _)| one.last_hash() < prefix.first_hash());
-            changed.get(at).is_some_and(|(one, _)| one.first_hash() <= prefix.last_hash())
-        };
-        let kept = self.map.cachelets().iter().filter(|(prefix, _)| !is_replaced(prefix));
-        let owners: Vec<(Prefix, Owner)> = kept.chain(&changed).copied().collect();
+        let mut servers = self.servers.clone();
+        changes.change_servers(&mut servers, |_, addresses| addresses.clone());
+        let kept = self.map.cachelets().iter().filter(|(prefix, _)| !changes.replaces(*prefix));
+        let owners: Vec<(Prefix, Owner)> = kept.chain(&changes.cachelets).copied().collect();
         if let Some((prefix, owner)) =
             owners.iter().find(|(_, owner)| !servers.contains_key(&owner.server))
         {
@@ -88,9 +146,91 @@ impl Cluster {
     }
 }
 
-fn version_of(word: &str) -> Result<u64, &'static str> {
-    let version = word.parse().ok().filter(|version| (1..=MAP_VERSION_MAX).contains(version));
-    version.ok_or("a version is 1 or more, below 2^31")
+impl ClusterView {
+    /// What is new in it to whom server `here` has told `known`, or who knows that map alone (`.0`). `changed`: from that map to this one.
+    pub fn changes(&self, here: ServerId, known: MapVersion, changed: &[Difference]) -> String {
+        let (mut servers, mut prefixes) = (BTreeSet::new(), BTreeSet::new());
+        for one in changed {
+            servers.extend(&one.servers);
+            prefixes.extend(&one.cachelets);
+        }
+        let map = &self.cluster.map;
+        let mut cachelets: BTreeMap<Prefix, Owner> =
+            prefixes.into_iter().flat_map(|prefix| map.overlapping(prefix)).collect();
+        if known.local != self.local {
+            // Which of its own others are than they were, nobody remembers.
+            let all = map.cachelets().iter().copied();
+            cachelets.extend(all.filter(|(_, owner)| owner.server == here));
+        }
+        self.cluster.write_changes(known, self.version(), servers, cachelets)
+    }
+}
+
+impl Changes {
+    /// What [`ClusterView::changes`] has told; `None` is a whole document.
+    pub fn of_view(text: &str) -> Option<Result<Changes, String>> {
+        let is_one = text.starts_with("from ");
+        is_one.then(|| Changes::parse(text, |word| MapVersion::parse(word.as_bytes())))
+    }
+
+    fn parse(
+        text: &str,
+        parse_version: impl Fn(&str) -> Option<MapVersion>,
+    ) -> Result<Changes, String> {
+        let version_of = |word: &str| {
+            let is_one = |version: &MapVersion| (1..=MAP_VERSION_MAX).contains(&version.map);
+            parse_version(word).filter(is_one).ok_or("a version is 1 or more, below 2^31")
+        };
+        let (mut from, mut version) = (None, None);
+        let mut servers = BTreeMap::new();
+        let mut cachelets: Vec<(Prefix, Owner)> = Vec::new();
+        let mut read = |words: &[&str]| match words {
+            ["from", word] => once(&mut from, version_of(word)?),
+            ["version", word] => once(&mut version, version_of(word)?),
+            ["server", id, rest @ ..] => {
+                let id = parse_server(id).ok_or("a server is a number to 65534")?;
+                servers.insert(id, Some(parse_addresses(rest)?));
+                Ok(())
+            }
+            ["gone", id] => {
+                servers.insert(parse_server(id).ok_or("a server is a number to 65534")?, None);
+                Ok(())
+            }
+            ["cachelet", prefix, owner] => {
+                let prefix = Prefix::parse(prefix.as_bytes());
+                let prefix = prefix.ok_or("a cachelet is named like 2c00/6")?;
+                cachelets.push((prefix, parse_owner(owner).ok_or("an owner is server/worker")?));
+                Ok(())
+            }
+            _ => Err("not understood"),
+        };
+        for (number, line) in (1..).zip(text.lines()) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            read(&words).map_err(|why: &str| format!("line {number}: {why}: {line}"))?;
+        }
+        let (from, version) = (from.ok_or("no version before")?, version.ok_or("no version")?);
+        cachelets.sort_unstable_by_key(|(prefix, _)| *prefix);
+        Ok(Changes { from, version, servers, cachelets })
+    }
+
+    /// Some line stands in the place of this cachelet.
+    pub fn replaces(&self, prefix: Prefix) -> bool {
+        let at = self.cachelets.partition_point(|(one, _)| one.last_hash() < prefix.first_hash());
+        self.cachelets.get(at).is_some_and(|(one, _)| one.first_hash() <= prefix.last_hash())
+    }
+
+    pub fn change_servers<T>(
+        &self,
+        servers: &mut BTreeMap<ServerId, T>,
+        mut server: impl FnMut(ServerId, &Addresses) -> T,
+    ) {
+        for (id, told) in &self.servers {
+            match told {
+                Some(addresses) => servers.insert(*id, server(*id, addresses)),
+                None => servers.remove(id),
+            };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +274,19 @@ mod tests {
             "from 7\nversion 8\nserver 2 link b:9 client b:2\nserver 3 link c:1 client c:2 workers c:3,c:4\ngone 4\n"
         );
         assert_eq!(before.changed(&changes), Ok(after));
+    }
+
+    #[test]
+    fn the_latest_changes_are_known() {
+        let mut chain = Chain::default();
+        for version in [3, 4, 5, 7] {
+            chain.push(version, version + 1, |_| 10, 30);
+        }
+        let since = |version| chain.since(version).map(|each| each.copied().collect::<Vec<u64>>());
+        assert_eq!(
+            [3, 4, 5, 6, 7].map(since),
+            [None, Some(vec![5, 6, 8]), Some(vec![6, 8]), None, Some(vec![8])]
+        );
     }
 
     #[test]

@@ -80,6 +80,16 @@ impl Cluster {
         Cluster { name: DEFAULT_NAME.into(), map: Arc::new(map), servers }
     }
 
+    /// Where other servers and clients reach each: the document's lines of that.
+    pub fn without_cachelets(&self) -> String {
+        let mut out = format!("cluster {}\nversion {}\n", self.name, self.map.version());
+        for (id, at) in &self.servers {
+            // Nothing that is written to a string fails.
+            let _ = write_server(&mut out, *id, &Addresses { workers: Vec::new(), ..at.clone() });
+        }
+        out
+    }
+
     /// A whole document. What is wrong with it is told with its line.
     pub fn parse(text: &str) -> Result<Cluster, String> {
         let document = Document::parse(text, |word| {

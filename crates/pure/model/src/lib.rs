@@ -23,6 +23,7 @@ mod time;
 mod version;
 
 pub use address::Address;
+pub use changes::{Chain, Changes, Difference};
 pub use class::{CLASS_PAGE_BYTES, CLASSES, LAST_CLASS, class_bytes, item_bytes, size_class};
 pub use cluster::{Addresses, CLUSTER_NAME_BYTES_MAX, Cluster, ClusterView, MAP_VERSION_MAX};
 pub use hint::Hint;

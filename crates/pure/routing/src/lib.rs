@@ -22,8 +22,8 @@ pub use continuum::{Continuum, ContinuumError, POINTS_MAX, Point, SLOTS_MAX, STE
 pub use copies::{Place, copies, place};
 
 use mbal_model::{
-    Address, Addresses, ClusterMap, ClusterView, Hint, Key, MapVersion, Owner, Prefix, ServerId,
-    WorkerId,
+    Address, Addresses, Changes, ClusterMap, ClusterView, Hint, Key, MapVersion, Owner, Prefix,
+    ServerId, WorkerId,
 };
 
 /// Who has each cachelet, as far as a client knows.
@@ -74,6 +74,18 @@ pub struct Heeded {
     pub ask: Option<ServerId>,
 }
 
+impl Server {
+    /// `at`: what it leaves open of its addresses is there.
+    fn new(addresses: &Addresses, at: Option<&Address>) -> Server {
+        let mut addresses = addresses.clone();
+        if let Some(at) = at {
+            addresses.client = addresses.client.or(at);
+            addresses.workers.iter_mut().for_each(|worker| *worker = worker.or(at));
+        }
+        Server { addresses, local: None, heard: 0 }
+    }
+}
+
 impl Routes {
     /// By the document that was got `at` this address. What it leaves open of addresses is there too.
     pub fn new(view: &ClusterView, at: &Address) -> Routes {
@@ -93,13 +105,11 @@ impl Routes {
         if map > self.version {
             let open = from.or_else(|| server_at(view, at));
             let server = |(id, addresses): (&ServerId, &Addresses)| {
-                let mut addresses = addresses.clone();
-                if Some(*id) == open {
-                    addresses.client = addresses.client.or(at);
-                    addresses.workers.iter_mut().for_each(|worker| *worker = worker.or(at));
+                let mut server = Server::new(addresses, (Some(*id) == open).then_some(at));
+                if Some(*id) == from {
+                    (server.local, server.heard) = (Some(local), local);
                 }
-                let local = (Some(*id) == from).then_some(local);
-                (*id, Server { addresses, local, heard: local.unwrap_or(0) })
+                (*id, server)
             };
             self.servers = view.cluster.servers.iter().map(server).collect();
             self.version = map;
@@ -126,6 +136,45 @@ impl Routes {
         if ClusterMap::new(map, covered).is_ok() {
             self.replace(owners);
         }
+        true
+    }
+
+    /// What has changed since what is known, by `from`, whom the client reached `at` this address. False: it does not fit, and the whole has
+    /// to be asked for.
+    pub fn change(&mut self, changes: &Changes, from: ServerId, at: &Address) -> bool {
+        let version = changes.version;
+        if changes.from.map != self.version || version.map < self.version {
+            return false;
+        }
+        let mut servers = self.servers.clone();
+        changes.change_servers(&mut servers, |id, addresses| {
+            Server::new(addresses, (id == from).then_some(at))
+        });
+        let said = |owner: &Owner| MapVersion {
+            map: version.map,
+            local: if owner.server == from { version.local } else { 0 },
+        };
+        let kept = self.cachelets.iter().filter(|one| !changes.replaces(one.prefix));
+        let kept = kept.map(|one| (one.prefix, one.owner, one.said.max(said(&one.owner))));
+        let told = changes.cachelets.iter();
+        let told = told.map(|(prefix, owner)| (*prefix, *owner, said(owner)));
+        let owners: Vec<_> = kept.chain(told).collect();
+        let covered = owners.iter().map(|(prefix, owner, _)| (*prefix, *owner)).collect();
+        let is_known = owners.iter().all(|(_, owner, _)| servers.contains_key(&owner.server));
+        if !is_known || ClusterMap::new(version.map, covered).is_err() {
+            return false;
+        }
+        for (id, server) in &mut servers {
+            if version.map > self.version {
+                (server.local, server.heard) = (None, 0);
+            }
+            if *id == from {
+                (server.local, server.heard) =
+                    (Some(version.local), server.heard.max(version.local));
+            }
+        }
+        (self.servers, self.version) = (servers, version.map);
+        self.replace(owners);
         true
     }
 
@@ -213,10 +262,11 @@ impl Routes {
         MapVersion { map: self.version, local: heard }
     }
 
-    /// What to ask this server for news with. `None`: for everything.
-    pub fn known(&self, server: ServerId) -> Option<MapVersion> {
-        let local = self.servers.get(&server)?.local?;
-        Some(MapVersion { map: self.version, local })
+    /// What to ask this server for news with.
+    pub fn known(&self, server: ServerId) -> MapVersion {
+        // No server is of version 0 that has, or has ever had, a cachelet.
+        let local = self.servers.get(&server).and_then(|known| known.local).unwrap_or(0);
+        MapVersion { map: self.version, local }
     }
 
     pub fn servers(&self) -> impl Iterator<Item = ServerId> {

@@ -1,5 +1,6 @@
 //! Maps and hints, in any order, and where keys go by them.
 
+use mbal_model::Chain;
 use mbal_random::Random;
 
 use super::*;
@@ -43,7 +44,7 @@ fn a_hash_goes_to_the_port_of_its_cachelets_worker() {
     let routes = routes();
     assert_eq!(ports(&routes), ["a:10", "a:11", "b:20", "b:21"]);
     assert_eq!(routes.heard(ServerId(1)).to_string(), "5.3");
-    assert_eq!(routes.known(ServerId(2)), None);
+    assert_eq!(routes.known(ServerId(2)).to_string(), "5.0");
     assert_eq!(routes.owners().count(), 4);
 }
 
@@ -59,7 +60,7 @@ fn without_ports_of_workers_there_is_the_servers() {
     let alone = ClusterView::parse(text).expect("well formed");
     let routes = Routes::new(&alone, &address("cache.example:11211"));
     assert_eq!(ports(&routes), ["cache.example:11211"; 4]);
-    assert_eq!(routes.known(ServerId(0)).map(|known| known.to_string()).as_deref(), Some("1.0"));
+    assert_eq!(routes.known(ServerId(0)).to_string(), "1.0");
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn a_server_that_starts_anew_counts_from_the_beginning() {
     let mut routes = routes();
     heed(&mut routes, 0, 1, "5.9.1");
     routes.forget(ServerId(1));
-    assert_eq!((routes.known(ServerId(1)), routes.heard(ServerId(1)).local), (None, 0));
+    assert_eq!((routes.known(ServerId(1)).local, routes.heard(ServerId(1)).local), (0, 0));
     assert!(routes.learn(
         &view("5.0", ["1/0", "1/1", "2/0", "2/1"]),
         Some(ServerId(1)),
@@ -227,4 +228,146 @@ fn every_hash_has_a_port_whatever_comes() {
     let last = view("10.0", ["2/1", "2/0", "1/1", "1/0"]);
     assert!(routes.learn(&last, None, &address("x:1")));
     assert_eq!(ports(&routes), ["b:21", "b:20", "a:11", "a:10"]);
+}
+
+fn changed(routes: &mut Routes, from: u16, lines: &str) -> bool {
+    let changes = Changes::of_view(lines).expect("it is one").expect("well formed");
+    routes.change(&changes, ServerId(from), &address("z:9"))
+}
+
+#[test]
+fn changes_that_fit_are_all_that_is_new() {
+    let mut routes = routes();
+    heed(&mut routes, 1, 1, "5.4.0");
+    assert!(changed(
+        &mut routes,
+        2,
+        "from 5.0\nversion 6.2\ncachelet 0000/2 2/1\ncachelet 8000/2 2/1\ncachelet c000/2 2/0\n"
+    ));
+    assert_eq!(ports(&routes), ["b:21", "a:10", "b:21", "b:20"], "what a hint has told holds");
+    let known = [1, 2].map(|server| routes.known(ServerId(server)).to_string());
+    assert_eq!(known, ["6.0", "6.2"], "of the loans of server 1 under this map nothing is known");
+    assert_eq!(heed(&mut routes, 1, 1, "5.9.1"), (false, None), "of an older map");
+    // Loans alone; then servers that come, and one that goes.
+    assert!(changed(&mut routes, 1, "from 6.0\nversion 6.5\ncachelet 4000/2 1/1\n"));
+    assert_eq!(ports(&routes)[1], "a:11");
+    let moved = "from 6.5\nversion 8.0\nserver 3 client 0.0.0.0:3\ngone 1\ncachelet 4000/2 3/0\n";
+    assert!(changed(&mut routes, 3, moved));
+    assert_eq!(ports(&routes), ["b:21", "z:3", "b:21", "b:20"]);
+    assert_eq!(routes.servers().map(|server| server.0).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
+fn changes_that_do_not_fit_change_nothing() {
+    for lines in [
+        "from 4.0\nversion 6.0\n",
+        "from 6.0\nversion 7.0\n",
+        "from 5.3\nversion 4.0\n",
+        "from 5.3\nversion 6.0\ngone 2\n",
+        "from 5.3\nversion 6.0\ncachelet 0000/3 1/0\n",
+        "from 5.3\nversion 6.0\ncachelet 0000/2 7/0\n",
+    ] {
+        let mut routes = routes();
+        assert!(!changed(&mut routes, 1, lines), "{lines}");
+        assert_eq!(ports(&routes), ["a:10", "a:11", "b:20", "b:21"], "{lines}");
+        assert_eq!(routes.known(ServerId(1)).to_string(), "5.3", "{lines}");
+    }
+}
+
+/// A server as it sees its cluster.
+#[derive(Clone, Default)]
+struct Lender {
+    local: u64,
+    loans: BTreeMap<Prefix, WorkerId>,
+}
+
+/// Maps with cachelets that move and split, servers that lend, and clients that ask one of them now and then: by changes they know
+/// what the whole document says.
+#[test]
+fn by_changes_a_client_knows_what_by_whole_documents() {
+    let mut dice = Random::new(7);
+    let mut random = move |below: u64| dice.below(below);
+    let mut cluster = view("1.0", ["1/0", "1/1", "2/0", "2/1"]).cluster;
+    let mut lenders = [Lender::default(), Lender::default()];
+    let mut chain = Chain::default();
+    let at = address("x:1");
+    let mut routes = Routes::new(&ClusterView { cluster: cluster.clone(), local: 0 }, &at);
+    let (mut by_changes, mut wholes) = (0, 0);
+    for round in 0..5_000 {
+        let lender = random(2) as usize;
+        let own = |(_, owner): &&(Prefix, Owner)| owner.server.0 == lender as u16 + 1;
+        let all = cluster.map.cachelets().to_vec();
+        let (prefix, owner) = all[random(all.len() as u64) as usize];
+        match random(4) {
+            0 => {
+                let new = Owner { server: ServerId(1 + random(2) as u16), ..owner };
+                let parts = match prefix.halves().filter(|_| random(4) == 0 && all.len() < 40) {
+                    Some((lower, upper)) => vec![(lower, owner), (upper, new)],
+                    None => vec![(prefix, new)],
+                };
+                let kept = all.into_iter().filter(|one| one.0 != prefix);
+                let map = ClusterMap::new(cluster.map.version() + 1, kept.chain(parts).collect());
+                let map = std::sync::Arc::new(map.expect("the same hashes"));
+                let next = mbal_model::Cluster { map, ..cluster.clone() };
+                chain.push(cluster.map.version(), next.difference(&cluster), |_| 1, 3);
+                cluster = next;
+            }
+            1 => {
+                let lent: Vec<_> = all.iter().filter(own).collect();
+                if !lent.is_empty() {
+                    let prefix = lent[random(lent.len() as u64) as usize].0;
+                    let Lender { local, loans } = &mut lenders[lender];
+                    loans.insert(prefix, WorkerId(random(2) as u16));
+                    *local += 1;
+                }
+            }
+            // A hint about what is so.
+            2 if owner.server.0 == lender as u16 + 1 => {
+                let worker = lenders[lender].loans.get(&prefix).copied().unwrap_or(owner.worker);
+                let version =
+                    MapVersion { map: cluster.map.version(), local: lenders[lender].local };
+                let hint = Hint::Server { version, server: owner.server, worker };
+                routes.heed(prefix.first_hash(), ServerId(1), hint);
+            }
+            _ => {
+                let Lender { local, loans } = lenders[lender].clone();
+                let shown = |(prefix, owner): &(Prefix, Owner)| {
+                    let worker = loans.get(prefix).filter(|_| own(&&(*prefix, *owner)));
+                    (*prefix, Owner { worker: worker.copied().unwrap_or(owner.worker), ..*owner })
+                };
+                let owners = all.iter().map(shown).collect();
+                let map = ClusterMap::new(cluster.map.version(), owners).expect("the same hashes");
+                let map = std::sync::Arc::new(map);
+                let view =
+                    ClusterView { cluster: mbal_model::Cluster { map, ..cluster.clone() }, local };
+                let server = ServerId(lender as u16 + 1);
+                let known = routes.known(server);
+                let differences: Option<Vec<_>> = match known.map == cluster.map.version() {
+                    true => Some(Vec::new()),
+                    false => chain.since(known.map).map(|each| each.cloned().collect()),
+                };
+                let told = differences.map(|all| view.changes(server, known, &all));
+                let changes = told.as_deref().and_then(Changes::of_view);
+                match changes {
+                    Some(changes) => {
+                        let changes = changes.expect("well formed");
+                        assert!(routes.change(&changes, server, &at), "round {round}: {told:?}");
+                        by_changes += 1;
+                    }
+                    None => {
+                        routes.learn(&view, Some(server), &at);
+                        wholes += 1;
+                    }
+                }
+                for (prefix, owner) in view.cluster.map.cachelets() {
+                    let route = routes.route(prefix.first_hash()).owner;
+                    assert_eq!(route.server, owner.server, "round {round}: {prefix}");
+                    if owner.server == server {
+                        assert_eq!(route.worker, owner.worker, "round {round}: {prefix}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(by_changes > 1_000 && wholes > 10, "{by_changes} {wholes}");
 }

@@ -67,9 +67,14 @@ pub fn full_name<'a>(word: &'a [u8], names: &[&'a str]) -> &'a [u8] {
 fn config<'a>(tokens: &Tokens<'a>) -> Result<Request<'a>, &'static str> {
     let command = match (tokens.get(2), tokens.count) {
         (b"cluster", 3) => Admin::Discover,
-        (b"mbal", 3) => Admin::View { known: None },
-        (b"mbal", 4) => {
-            Admin::View { known: Some(MapVersion::parse(tokens.get(3)).ok_or(BAD_FORMAT)?) }
+        (b"mbal", 3) => Admin::View { known: None, changes: false },
+        (b"mbal", 4) if tokens.get(3) == b"servers" => Admin::Servers,
+        (b"mbal", count @ (4 | 5)) => {
+            let known = MapVersion::parse(tokens.get(3)).ok_or(BAD_FORMAT)?;
+            if count == 5 && tokens.get(4) != b"changes" {
+                return Err(BAD_FORMAT);
+            }
+            Admin::View { known: Some(known), changes: count == 5 }
         }
         _ => return Err("ERROR"),
     };

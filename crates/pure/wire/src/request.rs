@@ -198,10 +198,13 @@ pub enum Admin<'a> {
     Shutdown(Option<Shutdown>),
     /// `config get cluster`: where clients reach the servers of the cluster.
     Discover,
-    /// `config get mbal`: who owns what, unless that is what the client knows.
+    /// `config get mbal`: who owns what, unless that is what the client knows; what has `changes`, if the client takes that.
     View {
         known: Option<MapVersion>,
+        changes: bool,
     },
+    /// `config get mbal servers`: the same without cachelets and workers.
+    Servers,
     /// What tunes machinery that is another here: the setting changes, and nothing else.
     Tune(Tune),
     /// `lru_crawler enable` or `disable`.

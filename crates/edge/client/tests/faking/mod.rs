@@ -94,7 +94,7 @@ impl Fake {
 
     fn page(&self, request: &str) -> String {
         let (version, [lower, upper]) = self.map.lock().unwrap().clone();
-        if request.ends_with(&format!(" {version}")) {
+        if request.split(' ').nth(3) == Some(&version) {
             return "END\r\n".into();
         }
         let [first, second] = self.ports[..] else { unreachable!() };

@@ -6,7 +6,7 @@ use mbal_wire::{Admin, ClassSet, Shutdown, Tune, Walk as Purpose};
 
 use crate::commands::context::Context;
 use crate::commands::discovery;
-use crate::commands::hints::tell_view;
+use crate::commands::hints::{tell_servers, tell_view};
 use crate::commands::stats::Stats;
 use crate::commands::turn::{Then, Turn};
 use crate::commands::walks::Walk;
@@ -25,7 +25,8 @@ pub(crate) fn execute(turn: &mut Turn<'_>, command: &Admin<'_>, noreply: bool) -
             turn.reply(noreply, b"OK");
         }
         Admin::Discover => discovery::discover(&turn.on, turn.out),
-        Admin::View { known } => tell_view(&turn.on, turn.out, *known),
+        Admin::View { known, changes } => tell_view(&turn.on, turn.out, *known, *changes),
+        Admin::Servers => tell_servers(&turn.on, turn.out),
         Admin::MemoryLimit { mib } => turn.reply(noreply, memory_limit(turn.on.shared, *mib)),
         Admin::Tune(what) => {
             tune(turn.on.shared, *what);

@@ -19,7 +19,7 @@ use crate::observing::load::key_work;
 use crate::shared::Shared;
 
 /// The cluster's map, with the cachelets of this server at the workers that have them now.
-pub(crate) fn view(shared: &Shared) -> ClusterView {
+pub(crate) fn view(shared: &Shared) -> (ServerId, ClusterView) {
     // Read before the owners: they may be newer than it says, which the next question finds out.
     let local = shared.store.version();
     let held = shared.store.held();
@@ -34,7 +34,7 @@ pub(crate) fn view(shared: &Shared) -> ClusterView {
     let map = ClusterMap::new(cluster.map.version(), owners);
     let map = Arc::new(map.expect("each cachelet stands for itself or for its parts"));
     let (name, servers) = (cluster.name.clone(), cluster.servers.clone());
-    ClusterView { cluster: Cluster { name, map, servers }, local }
+    (here, ClusterView { cluster: Cluster { name, map, servers }, local })
 }
 
 /// A cachelet of the map's as the store has it: whole, as a part of a wider one, or in parts. While the store is not yet as the
@@ -107,9 +107,28 @@ impl Context<'_> {
 }
 
 /// `config get mbal`, in the framing of ElastiCache's auto-discovery. Who has not heard of a map yet knows no newer one.
-pub(crate) fn tell_view(on: &Context<'_>, out: &mut Vec<u8>, known: Option<MapVersion>) {
+pub(crate) fn tell_view(
+    on: &Context<'_>,
+    out: &mut Vec<u8>,
+    known: Option<MapVersion>,
+    takes_changes: bool,
+) {
     if known != Some(on.version()) && on.here.map_version > 0 {
-        config(out, b"mbal", &view(on.shared).to_string());
+        let (here, view) = view(on.shared);
+        let changes = known.filter(|_| takes_changes).and_then(|known| {
+            // A newer map than the view's may be followed meanwhile: then more is told than has changed.
+            Some(view.changes(here, known, &on.shared.map.changed_since(known.map)?))
+        });
+        config(out, b"mbal", &changes.unwrap_or_else(|| view.to_string()));
+    }
+    push_line(out, b"END");
+}
+
+/// `config get mbal servers`: what a proxy wants to know, whose upstreams answer for any key.
+pub(crate) fn tell_servers(on: &Context<'_>, out: &mut Vec<u8>) {
+    if on.here.map_version > 0 {
+        let cluster = on.shared.cluster().map_or_else(|| alone(on.shared), |(_, cluster)| cluster);
+        config(out, b"mbal", &cluster.without_cachelets());
     }
     push_line(out, b"END");
 }

@@ -9,7 +9,10 @@ use std::sync::atomic::{
 
 use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Cluster, ClusterMap, Owner, ServerId, WorkerId};
+use mbal_model::{Chain, Cluster, ClusterMap, Difference, Owner, ServerId, WorkerId};
+
+/// Of what has changed from map to map, for clients: servers and cachelets.
+const CHANGES_MAX: usize = 16 << 10;
 
 /// Shared by the workers: the first one that hears of a map has the server follow it.
 ///
@@ -35,6 +38,7 @@ struct Followed {
     settled: bool,
     /// How often something has happened for which it may not be any more.
     changes: u64,
+    changed: Chain<Difference>,
 }
 
 impl Default for FollowedMap {
@@ -67,6 +71,15 @@ impl FollowedMap {
         followed.as_ref().map(|followed| (followed.here, Arc::clone(&followed.cluster)))
     }
 
+    /// What has changed from that map to the newest; `None` if nobody knows any more.
+    pub fn changed_since(&self, version: u64) -> Option<Vec<Difference>> {
+        if version == self.version() {
+            return Some(Vec::new());
+        }
+        let followed = self.map.lock();
+        Some(followed.as_ref()?.changed.since(version)?.cloned().collect())
+    }
+
     /// The other servers: those that have cachelets, and those that may get some.
     pub fn others(&self) -> Vec<ServerId> {
         let followed = self.map.lock();
@@ -87,6 +100,9 @@ impl FollowedMap {
     ) {
         let settling = self.settling.lock();
         let map = &cluster.map;
+        // Nobody else changes the map meanwhile.
+        let before = self.cluster().filter(|(_, known)| known.map.version() < map.version());
+        let difference = before.map(|(_, known)| (known.map.version(), cluster.difference(&known)));
         let mut followed = self.map.lock();
         let is_newer = |known: &Followed| {
             known.cluster.map.version() < map.version() || is_planted(Fault::OlderMapFollowed)
@@ -96,7 +112,12 @@ impl FollowedMap {
             self.alone.store(false, Release);
             self.version.store(map.version(), Release);
             let map = Arc::clone(map);
-            *followed = Some(Followed { here, cluster, map, settled: false, changes: 0 });
+            let mut changed = followed.take().map(|known| known.changed).unwrap_or_default();
+            if let Some((from, difference)) = difference {
+                let size = |one: &Difference| one.servers.len() + one.cachelets.len();
+                changed.push(from, difference, size, CHANGES_MAX);
+            }
+            *followed = Some(Followed { here, cluster, map, settled: false, changes: 0, changed });
             self.unsettled.store(true, Relaxed);
         }
         drop(followed);

@@ -144,6 +144,45 @@ fn a_smart_client_is_told_the_map_with_this_servers_loans() {
 }
 
 #[test]
+fn a_smart_client_that_knows_an_older_map_is_told_what_has_changed() {
+    let mut rig = rig_of(THREE, 2);
+    let version = rig.server.store.version();
+    let own = "cachelet 0000/1 1/0\ncachelet c000/2 1/1\n";
+    // Of this server nothing is known but the map; then all is.
+    let told = framed("mbal", &format!("from 12.0\nversion 12.{version}\n{own}"));
+    rig.check("config get mbal 12.0 changes\r\n", &told);
+    rig.check(&format!("config get mbal 12.{version} changes\r\n"), "END\r\n");
+    // Two maps later, one server has gone, another has come, and a cachelet has moved back and forth.
+    let next = THREE.replace("version 12", "version 13").replace("8000/2 2/1", "8000/2 1/0");
+    let last = THREE.replace("version 12", "version 15").replace("c000/2 1/3", "c000/2 2/0");
+    for page in [&next, &last] {
+        let cluster = Arc::new(Cluster::parse(page).expect("well formed"));
+        rig.handle(Event::Mapped { here: ServerId(1), cluster });
+    }
+    let now = rig.server.store.version();
+    let changes = "cachelet 0000/1 1/0\ncachelet 8000/2 2/1\ncachelet c000/2 2/0\n";
+    let told = framed("mbal", &format!("from 12.{version}\nversion 15.{now}\n{changes}"));
+    rig.check(&format!("config get mbal 12.{version} changes\r\n"), &told);
+    let told = framed("mbal", &format!("from 13.{now}\nversion 15.{now}\n{}", &changes[20..]));
+    rig.check(&format!("config get mbal 13.{now} changes\r\n"), &told);
+    // What nobody remembers, or nobody asks for changes of, is told whole.
+    for asked in ["11.9 changes", "14.1 changes", "12.1"] {
+        let reply = String::from_utf8(rig.send(format!("config get mbal {asked}\r\n").as_bytes()));
+        assert!(reply.expect("text").contains("\r\ncluster "), "{asked}");
+    }
+    rig.check("config get mbal 12.1 change\r\n", "CLIENT_ERROR bad command line format\r\n");
+}
+
+#[test]
+fn a_proxy_is_told_the_servers_alone() {
+    let mut rig = rig_of(THREE, 1);
+    let servers = &THREE[..THREE.find("cachelet").expect("it is there")];
+    let lines = servers.lines().map(|line| line.split(" workers").next().expect("the first"));
+    let told: String = lines.map(|line| format!("{line}\n")).collect();
+    rig.check("config get mbal servers\r\n", &framed("mbal", &told));
+}
+
+#[test]
 fn a_cachelet_that_was_split_is_told_in_its_parts_and_a_wider_one_as_the_map_has_it() {
     let mut rig = rig_of(THREE, 1);
     let store = &rig.server.store;
