@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use mbal_wire::{MetaHead, MetaStatus, ValueHead};
+
 /// A line or a data block of a stream of replies, line ends left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
@@ -46,13 +48,9 @@ pub fn units(mut bytes: &[u8]) -> Vec<Unit<'_>> {
 
 /// How many bytes of data follow a line.
 fn data_length(line: &[u8]) -> Option<usize> {
-    let text = std::str::from_utf8(line).ok();
-    let mut words = line.split(|byte| *byte == b' ');
-    match words.next() {
-        // A key may hold any byte but a blank: count words from the left.
-        Some(b"VALUE") => std::str::from_utf8(words.nth(2)?).ok()?.parse().ok(),
-        Some(b"VA") => text?.split(' ').nth(1)?.parse().ok(),
-        _ => None,
+    match MetaHead::parse(line) {
+        Some(head) => (head.status == MetaStatus::Value).then_some(head.bytes),
+        None => ValueHead::parse(line).map(|head| head.bytes),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::StoreStats;
 use mbal_model::Seconds;
-use mbal_worker::{Class, Shared, Sums};
+use mbal_worker::{Shared, Sums, TIMED};
 
 use crate::balancing::Balanced;
 use crate::page::{Labels, Page};
@@ -188,7 +188,7 @@ impl Page {
                     server's wake-ups one in up to 64 is timed and stands for all.";
         self.family(name, "histogram", help);
         let histograms = server.latencies_ever();
-        for class in Class::ALL {
+        for class in TIMED {
             let of = histograms.of(class);
             let total = (of.count(), of.sum_ns());
             self.histogram(name, ("class", class.name()), of.by_powers(), total);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use mbal_wire::{Admin, Frame, Status};
+use mbal_wire::{Admin, Frame, ReplyKind, Status};
 
 use crate::backend::Backend;
 use crate::encode::push_loud;
@@ -11,7 +11,6 @@ use crate::explaining::explain;
 use crate::inflight::Hide;
 use crate::insights::{hottest, latency_buckets};
 use crate::ledger::Ledger;
-use crate::reply::Kind;
 use crate::stats::Stats;
 
 pub(crate) const NOT_HERE: &[u8] = b"SERVER_ERROR not through a proxy\r\n";
@@ -67,14 +66,14 @@ impl Voice<'_> {
     }
 
     /// What a reply looks like, which one may come, and which is hidden.
-    pub fn form(self) -> (Kind, Expect, Hide) {
+    pub fn form(self) -> (ReplyKind, Expect, Hide) {
         match self {
-            Voice::Text { .. } => (Kind::Line, Expect::Ok, Hide::Nothing),
+            Voice::Text { .. } => (ReplyKind::Line, Expect::Ok, Hide::Nothing),
             Voice::Binary { frame, .. } => {
                 let Frame { opcode, opaque, .. } = *frame;
                 let expect = Expect::Binary { opcode: frame.loud(), opaque };
                 let hide = Hide::Binary { opcode, opaque, status: Status::Success as u8 };
-                (Kind::Binary, expect, hide)
+                (ReplyKind::Binary, expect, hide)
             }
         }
     }

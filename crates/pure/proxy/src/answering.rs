@@ -1,7 +1,7 @@
 //! From an upstream's bytes to clients' replies; or from its failure to what they hear instead.
 
 use mbal_model::{Instant, Key};
-use mbal_wire::base64_encode;
+use mbal_wire::{Framed, ReplyKind, base64_encode, frame};
 
 use crate::backend::Backend;
 use crate::expect::{Echo, Expect};
@@ -10,7 +10,6 @@ use crate::inflight::{InFlight, Who};
 use crate::merge::{Found, Merge};
 use crate::naming;
 use crate::proxy::Proxy;
-use crate::reply::{Framed, Kind, frame};
 use crate::upstreams::End;
 
 const TIMED_OUT: &[u8] = b"SERVER_ERROR upstream timed out\r\n";
@@ -171,7 +170,7 @@ impl Proxy {
             Who::Everywhere { client, number } => {
                 let mut error = Vec::new();
                 match asked.kind {
-                    Kind::Binary => {
+                    ReplyKind::Binary => {
                         // Fills go over other connections: one may have read what was there before.
                         backend.end_all_copies(ledger);
                         asked.push_reply(&mut error, reply);
@@ -408,7 +407,7 @@ impl Proxy {
             upstreams.out(conn).extend_from_slice(part);
         }
         let expect = Expect::MetaDeleted(Echo::default());
-        let asked = InFlight::own(Who::Nobody, Kind::Meta, expect, self.ledger.now);
+        let asked = InFlight::own(Who::Nobody, ReplyKind::Meta, expect, self.ledger.now);
         upstreams.ask(conn, InFlight { writes: true, ..asked }, Some((key, base64)));
     }
 }

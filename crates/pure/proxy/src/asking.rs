@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use mbal_model::KEY_BYTES_MAX;
-use mbal_wire::{Admin, Chunk, Meta, Request, next_word};
+use mbal_wire::{Admin, Chunk, Meta, ReplyKind, Request, next_word};
 
 use crate::administering::{self, NOT_HERE, Voice};
 use crate::backend::Backend;
@@ -16,7 +16,6 @@ use crate::naming::push_name;
 use crate::proxy::Proxy;
 use crate::refusal::{BAD_FORMAT, DOWN};
 use crate::replies::Slot;
-use crate::reply::Kind;
 use crate::steering::Steered;
 
 const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
@@ -25,7 +24,7 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 /// Where a request goes, and how its reply comes back.
 #[derive(Clone, Copy)]
 struct Form {
-    kind: Kind,
+    kind: ReplyKind,
     hide: Hide,
     writes: bool,
     /// The client hears nothing of it, whatever comes.
@@ -33,17 +32,17 @@ struct Form {
 }
 
 impl Form {
-    fn read(kind: Kind) -> Form {
+    fn read(kind: ReplyKind) -> Form {
         Form { kind, hide: Hide::Nothing, writes: false, silent: false }
     }
 
     fn write(silent: bool) -> Form {
-        Form { kind: Kind::Line, hide: Hide::Nothing, writes: true, silent }
+        Form { kind: ReplyKind::Line, hide: Hide::Nothing, writes: true, silent }
     }
 
     fn meta(meta: &Meta<'_>, hide: Hide, writes: bool) -> Form {
         let hide = if meta.flags.has(b'q') { hide } else { Hide::Nothing };
-        Form { kind: Kind::Meta, hide, writes, silent: false }
+        Form { kind: ReplyKind::Meta, hide, writes, silent: false }
     }
 }
 
@@ -57,14 +56,14 @@ impl Proxy {
             Request::Get(get) if next_word(get.further).is_some() => {
                 return self.ask_many(client, get);
             }
-            Request::Get(_) => Form::read(Kind::Values),
+            Request::Get(_) => Form::read(ReplyKind::Values),
             Request::MetaGet(meta) => Form::meta(meta, Hide::Miss, meta.get_writes()),
             Request::MetaSet(_, Chunk::Bad) => return self.say(client, BAD_CHUNK),
             Request::MetaSet(meta, _) | Request::MetaDelete(meta) => {
                 Form::meta(meta, Hide::Done, true)
             }
             Request::MetaArithmetic(meta) => Form::meta(meta, Hide::Success, true),
-            Request::MetaDebug { .. } => Form::read(Kind::Line),
+            Request::MetaDebug { .. } => Form::read(ReplyKind::Line),
             Request::MetaNoop => return self.say(client, b"MN\r\n"),
             Request::Store(storage) => match storage.chunk {
                 Chunk::Bad if storage.noreply => return,

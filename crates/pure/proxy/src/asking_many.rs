@@ -1,7 +1,7 @@
 //! A `get` of several keys, from its bytes to what upstreams are asked.
 
 use mbal_model::KEY_BYTES_MAX;
-use mbal_wire::{Get, Request, next_word};
+use mbal_wire::{Get, ReplyKind, Request, next_word};
 
 use crate::backend::Backend;
 use crate::client::Rest;
@@ -13,7 +13,6 @@ use crate::naming::push_name;
 use crate::proxy::Proxy;
 use crate::refusal::{BAD_FORMAT, Refusal};
 use crate::replies::Slot;
-use crate::reply::Kind;
 use crate::steering::Steered;
 
 const TOO_MANY_UPSTREAMS: &[u8] = b"SERVER_ERROR too many upstreams for one get\r\n";
@@ -211,7 +210,7 @@ impl Proxy {
         encode::push_get(upstreams.filled_out(conn, &mut self.ledger.spare), get);
         let keys = u16::try_from(merge.keys_of(part)).unwrap_or(u16::MAX);
         let who = Who::Part { client, number, part: part as u8, keys };
-        let (kind, hide, writes) = (Kind::Values, Hide::Nothing, false);
+        let (kind, hide, writes) = (ReplyKind::Values, Hide::Nothing, false);
         let (expect, at) = (Expect::Values { cas: get.cas }, self.ledger.now);
         let asked = InFlight { who, kind, expect, hide, writes, renamed, at };
         // It leaves when its keys are there.

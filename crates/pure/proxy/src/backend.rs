@@ -8,7 +8,7 @@ use std::time::Duration;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, KEY_BYTES_MAX};
 use mbal_routing::ketama::FILLED;
-use mbal_wire::base64_decode;
+use mbal_wire::{ReplyKind, base64_decode};
 
 use crate::clusters::{self, Clusters};
 use crate::expect::Expect;
@@ -20,7 +20,6 @@ use crate::missed::Notes;
 use crate::peering::Peering;
 use crate::placing::Placing;
 use crate::refusal::Refusal;
-use crate::reply::Kind;
 use crate::settings::Settings;
 use crate::upstreams::{End, Health, Return, Upstreams};
 
@@ -198,8 +197,8 @@ impl Backend {
         self.upstreams.get_mut(upstream).returning = Return::InFlight;
         clusters::ask(conn, false, &mut self.upstreams, now);
         let (parts, kind): ([&[u8]; 3], _) = match self.upstreams.get(upstream).has_left {
-            true => ([b"get ", FILLED.as_bytes(), b"\r\n"], Kind::Values),
-            false => ([b"version\r\n", b"", b""], Kind::Line),
+            true => ([b"get ", FILLED.as_bytes(), b"\r\n"], ReplyKind::Values),
+            false => ([b"version\r\n", b"", b""], ReplyKind::Line),
         };
         self.upstreams.ask_own(conn, &parts, (kind, Expect::Any), Who::Return, now);
     }

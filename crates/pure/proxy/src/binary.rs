@@ -1,7 +1,7 @@
 //! Clients that speak binary. Their requests go over connections of their own, which upstreams take for binary.
 
 use mbal_model::Key;
-use mbal_wire::{Binary, Command, Frame, Status, binary_delete};
+use mbal_wire::{Binary, Command, Frame, ReplyKind, Status, binary_delete};
 
 use crate::administering::{NO_STATS, Voice, settings, stats};
 use crate::backend::Backend;
@@ -11,7 +11,6 @@ use crate::inflight::{Hide, InFlight, Who};
 use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::replies::Slot;
-use crate::reply::Kind;
 
 /// No reply has this status.
 const NEVER: u8 = u8::MAX;
@@ -64,7 +63,7 @@ impl Proxy {
         if let Some(key) = Key::new(key).filter(|_| writes && !hot.table.is_empty()) {
             hot.end_copies(key.hash(), key.bytes(), upstreams, ledger);
         }
-        let (kind, at) = (Kind::Binary, ledger.now);
+        let (kind, at) = (ReplyKind::Binary, ledger.now);
         if is_too_large {
             // What was there before would be read on.
             upstreams.out(conn).extend_from_slice(&binary_delete(key));

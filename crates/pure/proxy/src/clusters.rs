@@ -17,8 +17,8 @@ use mbal_model::Instant;
 use crate::expect::Expect;
 use crate::inflight::Who;
 use crate::promises::Fence;
-use crate::reply::Kind;
 use crate::upstreams::{End, Upstreams};
+use mbal_wire::ReplyKind;
 
 /// Clusters behind one proxy.
 const CLUSTERS_MAX: usize = 64;
@@ -120,7 +120,6 @@ fn parse(reply: &[u8]) -> Option<Cluster> {
                 told.links.insert([number, link].join(&b' '));
                 told.clients.insert(client.to_vec());
             }
-            [b"cachelet", ..] => break,
             _ => {}
         }
     }
@@ -140,8 +139,8 @@ pub(crate) fn ask(conn: usize, is_new: bool, upstreams: &mut Upstreams, now: Ins
         upstream.hung_up = 0;
         return;
     }
-    let shape = (Kind::Config, Expect::Any);
-    upstreams.ask_own(conn, &[b"config get mbal\r\n"], shape, Who::Cluster, now);
+    let shape = (ReplyKind::Config, Expect::Any);
+    upstreams.ask_own(conn, &[b"config get mbal servers\r\n"], shape, Who::Cluster, now);
 }
 
 #[cfg(test)]
@@ -154,8 +153,8 @@ mod tests {
 
     #[test]
     fn who_is_of_a_cluster_tells_links() {
-        let cluster = "cluster shop\nversion 3.1\nserver 1 link 10.0.0.1:7 client a:1 workers a:2\n\
-                       server 2 link 10.0.0.2:7 client b:1\ncachelet 0000/1 1/0\n";
+        let cluster = "cluster shop\nversion 3\nserver 1 link 10.0.0.1:7 client a:1\n\
+                       server 2 link 10.0.0.2:7 client b:1\n";
         let parsed = parse(&told(cluster)).expect("it is one");
         assert_eq!((&parsed.name[..], parsed.links.len()), (&b"shop"[..], 2));
         assert!(parsed.clients.contains(&b"b:1"[..]));

@@ -11,7 +11,7 @@ use crate::doubt::Doubts;
 use crate::encode::push_bare;
 use crate::expect::Expect;
 use crate::inflight::{InFlight, Who};
-use crate::reply::Kind;
+use mbal_wire::ReplyKind;
 
 /// A connection that was up for so long has been of use, though it may have been asked nothing.
 const USE_MIN: Duration = Duration::from_millis(100);
@@ -251,7 +251,7 @@ impl Conn {
         if asked.writes {
             let bytes = 2 + usize::from(self.keys.unsent()[0]);
             // Other connections have no order with this one: copies of the key end when it is known to have changed, too.
-            if asked.kind == Kind::Binary {
+            if asked.kind == ReplyKind::Binary {
                 written.extend_from_slice(&self.keys.unsent()[2..bytes]);
             }
             self.keys.sent(bytes, spare);
@@ -286,11 +286,11 @@ impl Conn {
         let (kind, expect) = match binary {
             true => {
                 push_bare(&mut first, 0x0a);
-                (Kind::Binary, Expect::Binary { opcode: 0x0a, opaque: [0; 4] })
+                (ReplyKind::Binary, Expect::Binary { opcode: 0x0a, opaque: [0; 4] })
             }
             false => {
                 first.extend_from_slice(b"version\r\n");
-                (Kind::Line, Expect::Version)
+                (ReplyKind::Line, Expect::Version)
             }
         };
         self.ask_first(first, 1, InFlight::own(Who::Nobody, kind, expect, now));

@@ -15,12 +15,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mbal_model::{Instant, KEY_BYTES_MAX};
-use mbal_wire::{Request, base64_decode};
+use mbal_wire::{ReplyKind, Request, base64_decode};
 
 use crate::encode::{push_delete, push_flush};
 use crate::expect::{Echo, Expect};
 use crate::inflight::{InFlight, Who};
-use crate::reply::Kind;
 
 pub(crate) const IN_DOUBT: &[u8] = b"SERVER_ERROR upstream write in doubt\r\n";
 
@@ -221,10 +220,10 @@ impl Doubts {
         let (kind, expect) = match (binary, self.owes_all) {
             (true, all) => {
                 let opcode = if all { 0x08 } else { 0x04 };
-                (Kind::Binary, Expect::Binary { opcode, opaque: [0; 4] })
+                (ReplyKind::Binary, Expect::Binary { opcode, opaque: [0; 4] })
             }
-            (false, true) => (Kind::Line, Expect::Ok),
-            (false, false) => (Kind::Meta, Expect::MetaDeleted(Echo::default())),
+            (false, true) => (ReplyKind::Line, Expect::Ok),
+            (false, false) => (ReplyKind::Meta, Expect::MetaDeleted(Echo::default())),
         };
         (count, InFlight::own(if is_last { Who::Owed } else { Who::Nobody }, kind, expect, now))
     }

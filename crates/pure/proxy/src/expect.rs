@@ -1,9 +1,8 @@
 //! Which replies are a request's own. An upstream that gives another one has lost count: its connection ends.
 
-use mbal_wire::{Meta, Request, Verb};
+use mbal_wire::{Meta, Request, Values, Verb, is_error_reply};
 
 use crate::naming::SUFFIX_BYTES;
-use crate::reply::{key_end, plain_value_bytes, value_length};
 
 /// What may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +142,7 @@ impl Expect {
             Expect::MetaDeleted(echo) => meta(&[b"HD", b"NF", b"EX"], echo),
             Expect::MetaCounted(echo) => meta(&[b"HD", b"VA", b"NF", b"NS", b"EX"], echo),
         };
-        fits || is_error(reply) && !(self.brings_value() && reply == b"ERROR\r\n")
+        fits || is_error_reply(reply) && !(self.brings_value() && reply == b"ERROR\r\n")
     }
 
     /// Who takes the command for an unknown one takes its value for more commands, and answers those, too.
@@ -158,42 +157,11 @@ fn is_number(line: &[u8]) -> bool {
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-pub(crate) fn is_error(reply: &[u8]) -> bool {
-    reply == b"ERROR\r\n"
-        || reply.starts_with(b"CLIENT_ERROR ")
-        || reply.starts_with(b"SERVER_ERROR ")
-        || reply == b"SERVER_ERROR\r\n"
-}
-
-/// The values of a reply to `get`, by their keys and whether they have a cas; behind them, what ends it.
-pub(crate) struct Values<'a>(pub &'a [u8]);
-
-impl<'a> Iterator for Values<'a> {
-    type Item = (&'a [u8], bool);
-
-    fn next(&mut self) -> Option<(&'a [u8], bool)> {
-        let words = self.0.strip_prefix(b"VALUE ")?;
-        let plain = key_end(self.0).and_then(|at| Some((at, plain_value_bytes(self.0, at)?)));
-        if let Some((key_end, bytes)) = plain {
-            let key = &self.0[self.0.len() - words.len()..key_end];
-            self.0 = self.0.get(bytes..)?;
-            return Some((key, false));
-        }
-        let key = &words[..memchr::memchr(b' ', words)?];
-        let end = memchr::memchr(b'\n', self.0)?;
-        let line = &self.0[..end];
-        let value_bytes = value_length(line)?;
-        let blanks = line.iter().filter(|byte| **byte == b' ').count();
-        self.0 = self.0.get(end + 1 + value_bytes + 2..)?;
-        Some((key, blanks == 4))
-    }
-}
-
 #[inline]
 fn takes_value(reply: &[u8], key: u32, cas: bool) -> bool {
     let mut values = Values(reply);
     let is_its = values.next().is_none_or(|(found, has)| sum(found) == key && has == cas);
-    is_its && values.next().is_none() && (values.0 == b"END\r\n" || is_error(values.0))
+    is_its && values.next().is_none() && (values.0 == b"END\r\n" || is_error_reply(values.0))
 }
 
 /// A key as it was asked for, of one that has another name there.

@@ -8,10 +8,10 @@ use crate::hot::{HotTable, Left};
 use crate::inflight::Who;
 use crate::kernel::KernelTable;
 use crate::ledger::Ledger;
-use crate::reply::Kind;
 use crate::settings::Settings;
 use crate::stats::Copies;
 use crate::upstreams::Upstreams;
+use mbal_wire::ReplyKind;
 
 pub(crate) struct HotKeys {
     /// Keys get copies; from the start on.
@@ -111,7 +111,8 @@ impl HotKeys {
             if !upstreams.conn(conn).is_up() || upstreams.admit(conn, ledger).is_err() {
                 continue;
             }
-            let (parts, shape) = ([b"delete ", &name[..], b"\r\n"], (Kind::Line, Expect::Deleted));
+            let (parts, shape) =
+                ([b"delete ", &name[..], b"\r\n"], (ReplyKind::Line, Expect::Deleted));
             upstreams.ask_own(conn, &parts, shape, Who::Nobody, ledger.now);
         }
     }

@@ -1,18 +1,17 @@
 //! Requests that are on their way to upstreams: who waits, what may come, and what the client hears of it.
 
 use mbal_model::Instant;
-use mbal_wire::{Frame, Status};
+use mbal_wire::{Frame, ReplyKind, Status};
 
 use crate::expect::Expect;
 use crate::naming;
 use crate::peers::Ask;
-use crate::reply::Kind;
 
 /// A request that is on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlight {
     pub who: Who,
-    pub kind: Kind,
+    pub kind: ReplyKind,
     pub expect: Expect,
     pub hide: Hide,
     /// It may change its key, which is in the queue of keys.
@@ -24,7 +23,7 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     /// What no client waits for.
-    pub fn own(who: Who, kind: Kind, expect: Expect, at: Instant) -> InFlight {
+    pub fn own(who: Who, kind: ReplyKind, expect: Expect, at: Instant) -> InFlight {
         InFlight { who, kind, expect, hide: Hide::Nothing, writes: false, renamed: false, at }
     }
 
@@ -42,12 +41,12 @@ impl InFlight {
     #[inline]
     pub fn found(&self, reply: &[u8]) -> Option<bool> {
         match (self.kind, reply[0]) {
-            (Kind::Values, b'V') => Some(true),
-            (Kind::Values, b'E') if reply == b"END\r\n" => Some(false),
-            (Kind::Meta, _) if self.writes => None,
-            (Kind::Meta, b'V' | b'H') => Some(true),
-            (Kind::Meta, b'E') if reply.starts_with(b"EN") => Some(false),
-            (Kind::Binary, _) if is_binary_get(reply[1]) => match reply[6..8] {
+            (ReplyKind::Values, b'V') => Some(true),
+            (ReplyKind::Values, b'E') if reply == b"END\r\n" => Some(false),
+            (ReplyKind::Meta, _) if self.writes => None,
+            (ReplyKind::Meta, b'V' | b'H') => Some(true),
+            (ReplyKind::Meta, b'E') if reply.starts_with(b"EN") => Some(false),
+            (ReplyKind::Binary, _) if is_binary_get(reply[1]) => match reply[6..8] {
                 [0, 0] => Some(true),
                 [0, 1] => Some(false),
                 _ => None,
@@ -70,8 +69,8 @@ impl InFlight {
             return;
         }
         match (self.renamed, self.kind, self.hide) {
-            (true, Kind::Values, _) => naming::push_values_renamed(out, reply),
-            (true, Kind::Meta, _) => naming::push_meta_renamed(out, reply),
+            (true, ReplyKind::Values, _) => naming::push_values_renamed(out, reply),
+            (true, ReplyKind::Meta, _) => naming::push_meta_renamed(out, reply),
             (_, _, Hide::Binary { opcode, .. }) => {
                 out.extend_from_slice(&[reply[0], opcode]);
                 out.extend_from_slice(&reply[2..]);
@@ -82,7 +81,7 @@ impl InFlight {
 
     /// Appends what the client hears when its upstream has failed.
     pub fn push_error(&self, out: &mut Vec<u8>, error: &[u8]) {
-        if self.kind != Kind::Binary {
+        if self.kind != ReplyKind::Binary {
             out.extend_from_slice(error);
         } else if let Hide::Binary { opcode, opaque, .. } = self.hide {
             let frame = Frame { opcode, quiet: false, vbucket: 0, suffix: 0, opaque, cas: 0 };

@@ -47,7 +47,6 @@ mod expect;
 mod inflight;
 mod naming;
 mod refusal;
-mod reply;
 mod upstreams;
 // Hot keys.
 mod control;
@@ -74,7 +73,7 @@ mod resting;
 mod settings;
 
 pub use control::Replication;
-pub use counting::{ByClass, Class, Latency};
+pub use counting::{ByClass, Latency};
 pub use event::{Action, ClientId, ConnId, Event};
 pub use kernel::{KernelChange, KernelUpstream};
 pub use mbal_balance::Threshold;

@@ -21,8 +21,8 @@ use crate::conn::State;
 use crate::expect::Expect;
 use crate::inflight::Who;
 use crate::ledger::Ledger;
-use crate::reply::Kind;
 use crate::upstreams::Health;
+use mbal_wire::ReplyKind;
 
 impl Backend {
     /// The pool is `servers` from now on; `is_same` says which of those that are known are dialed as before. The number of each.
@@ -85,7 +85,7 @@ impl Backend {
         if has_items && self.upstreams.conn(first).is_up() {
             // What it has from now on is not what it was filled with.
             let (parts, shape) =
-                ([b"delete ", FILLED.as_bytes(), b"\r\n"], (Kind::Line, Expect::Any));
+                ([b"delete ", FILLED.as_bytes(), b"\r\n"], (ReplyKind::Line, Expect::Any));
             self.upstreams.ask_own(first, &parts, shape, Who::Nobody, ledger.now);
         }
         for conn in self.upstreams.conns_of(upstream) {

@@ -1,8 +1,8 @@
 //! A multi-get of several upstreams: its parts come back in any order, its values leave in the order of its keys.
 
 use crate::buffers::Spare;
-use crate::expect::{Values, is_error, own_key};
-use crate::reply::{plain_value_bytes, value_length};
+use crate::expect::own_key;
+use mbal_wire::{Values, is_error_reply, plain_value_bytes, value_length};
 use memchr::memchr;
 
 /// A key of a `get`, and where it is asked for.
@@ -128,7 +128,7 @@ impl Merge {
         let are_its = values
             .by_ref()
             .all(|(found, has)| has == cas && wanted.any(|key| key == own_key(found, renamed)));
-        are_its && (values.0 == b"END\r\n" || is_error(values.0))
+        are_its && (values.0 == b"END\r\n" || is_error_reply(values.0))
     }
 
     /// Takes the whole reply of one part. True if that was the last one.

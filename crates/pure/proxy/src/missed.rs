@@ -15,14 +15,13 @@ use std::collections::BTreeMap;
 
 use mbal_model::KEY_BYTES_MAX;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_wire::base64_decode;
+use mbal_wire::{ReplyKind, base64_decode};
 
 use crate::doubt::Owed;
 use crate::expect::Expect;
 use crate::inflight::Who;
 use crate::ledger::Ledger;
 use crate::placing::Placing;
-use crate::reply::Kind;
 use crate::upstreams::{Health, Missed, Return, Upstreams};
 
 /// So many keys are noted. Beyond that, whoever is away has missed too much, and is flushed.
@@ -143,7 +142,7 @@ impl Notes {
             _ => return upstreams.ask_fence(conn, now),
         };
         debug_assert!(upstreams.conn(conn).is_up(), "it has answered");
-        let shape = (Kind::Line, Expect::Any);
+        let shape = (ReplyKind::Line, Expect::Any);
         for (key, base64) in self.since(since) {
             let end: &[u8] = if base64 { b" b\r\n" } else { b"\r\n" };
             upstreams.ask_own(conn, &[b"md ", &key, end], shape, Who::Nobody, now);

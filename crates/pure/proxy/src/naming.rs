@@ -24,7 +24,7 @@ pub(crate) fn push_values_renamed(out: &mut Vec<u8>, reply: &[u8]) {
     while let Some(words) = rest.strip_prefix(b"VALUE ") {
         let Some(blank) = memchr::memchr(b' ', words) else { break };
         let Some(end) = memchr::memchr(b'\n', rest) else { break };
-        let Some(value_bytes) = crate::reply::value_length(&rest[..end]) else { break };
+        let Some(value_bytes) = mbal_wire::value_length(&rest[..end]) else { break };
         out.extend_from_slice(b"VALUE ");
         out.extend_from_slice(&words[..blank.saturating_sub(SUFFIX_BYTES)]);
         let behind = b"VALUE ".len() + blank;

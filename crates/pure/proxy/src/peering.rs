@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, KEY_BYTES_MAX, Key};
-use mbal_wire::{Request, base64_decode, next_word};
+use mbal_wire::{ReplyKind, Request, base64_decode, next_word};
 
 use crate::expect::Expect;
 use crate::hot::HotTable;
@@ -16,7 +16,6 @@ use crate::peers::{Ask, PeerTable, parse_hex};
 use crate::placing::Placing;
 use crate::promises::{Course, Fence, Promises};
 use crate::refusal::Refusal;
-use crate::reply::Kind;
 use crate::settings::Settings;
 use crate::upstreams::Upstreams;
 
@@ -348,7 +347,7 @@ impl Peering {
             peers.beat(place, now, &hot, upstreams.out(conn), &mut asked);
             for ask in asked.drain(..) {
                 let (shape, who) =
-                    ((Kind::Line, Expect::Any), Who::Peer { place: place as u8, ask });
+                    ((ReplyKind::Line, Expect::Any), Who::Peer { place: place as u8, ask });
                 upstreams.ask_own(conn, &[], shape, who, now);
             }
         }
@@ -387,7 +386,7 @@ fn fences(conns: impl IntoIterator<Item = usize>, upstreams: &Upstreams) -> Vec<
 fn ask_if_alive(conn: usize, upstreams: &mut Upstreams, now: Instant) {
     let this = upstreams.conn(conn);
     if this.doubts.awaits_reply() && this.is_idle() && this.is_up() {
-        let shape = (Kind::Line, Expect::Version);
+        let shape = (ReplyKind::Line, Expect::Version);
         upstreams.ask_own(conn, &[b"version\r\n"], shape, Who::Nobody, now);
     }
 }

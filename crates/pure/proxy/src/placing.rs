@@ -4,7 +4,7 @@ use mbal_model::KEY_BYTES_MAX;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_routing::Point;
 use mbal_routing::ketama::{KeyHash, RingServer};
-use mbal_wire::base64_decode;
+use mbal_wire::{ReplyKind, base64_decode};
 
 use crate::encode::push_delete;
 use crate::expect::Expect;
@@ -13,7 +13,6 @@ use crate::ledger::Ledger;
 use crate::naming::SUFFIX_BYTES;
 use crate::pool::Pool;
 use crate::refusal::{DOWN, Refusal};
-use crate::reply::Kind;
 use crate::settings::Settings;
 use crate::upstreams::Upstreams;
 
@@ -255,7 +254,7 @@ impl Placing {
             match self.route_in_cluster(home, &key, binary, upstreams, ledger) {
                 Ok(there) if there != conn => {
                     push_delete(upstreams.out(there), &key, base64, binary);
-                    let kind = if binary { Kind::Binary } else { Kind::Line };
+                    let kind = if binary { ReplyKind::Binary } else { ReplyKind::Line };
                     let asked = InFlight::own(Who::Nobody, kind, Expect::Any, now);
                     upstreams.ask(there, asked, None);
                 }

@@ -1,8 +1,9 @@
 //! What a proxy counts.
 
 use mbal_balance::Threshold;
+use mbal_wire::Class;
 
-use crate::counting::{ByClass, Class, Latency};
+use crate::counting::{ByClass, Latency};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
-use mbal_wire::{Request, base64_decode, push_u64};
+use mbal_wire::{ReplyKind, Request, base64_decode, push_u64};
 
 use crate::backend::Backend;
 use crate::expect::{Echo, Expect};
@@ -15,11 +15,10 @@ use crate::ledger::Ledger;
 use crate::naming::{SUFFIX_BYTES, push_name};
 use crate::promises::Course;
 use crate::refusal::Refusal;
-use crate::reply::Kind;
 
 /// The reply to a question for a value that is to be copied.
-const FILLS: (Kind, Expect) =
-    (Kind::Meta, Expect::MetaGot { value: true, compares: false, echo: Echo::NONE });
+const FILLS: (ReplyKind, Expect) =
+    (ReplyKind::Meta, Expect::MetaGot { value: true, compares: false, echo: Echo::NONE });
 
 /// What becomes of a request.
 pub(crate) enum Steered {
@@ -210,7 +209,8 @@ impl Backend {
                 copies.push(at_home);
             } else {
                 push_copy(self.upstreams.out(conn), &named, &item);
-                let (shape, who) = ((Kind::Line, Expect::Stored), Who::Copy { hash, epoch, at });
+                let (shape, who) =
+                    ((ReplyKind::Line, Expect::Stored), Who::Copy { hash, epoch, at });
                 self.upstreams.ask_own(conn, &[], shape, who, ledger.now);
                 copies.push(Copy { conn: conn as u32, name: Some(name), stored: false });
                 ledger.counters.copies_stored += 1;

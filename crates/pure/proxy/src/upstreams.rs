@@ -16,9 +16,9 @@ use crate::encode::push_flush;
 use crate::event::{Action, ConnId};
 use crate::expect::Expect;
 use crate::inflight::{InFlight, Who};
-use crate::reply::Kind;
 use crate::settings::Settings;
 use crate::stats::{UpstreamState, UpstreamStats};
+use mbal_wire::ReplyKind;
 
 /// So many upstreams are remembered, those that are gone included. Beyond that whoever comes may have been here before.
 const REMEMBERED_MAX: usize = 1024;
@@ -316,7 +316,7 @@ impl Upstreams {
         &mut self,
         conn: usize,
         parts: &[&[u8]],
-        (kind, expect): (Kind, Expect),
+        (kind, expect): (ReplyKind, Expect),
         who: Who,
         now: Instant,
     ) {
@@ -329,7 +329,7 @@ impl Upstreams {
     pub fn ask_fence(&mut self, conn: usize, now: Instant) {
         let binary = self.is_binary(conn);
         push_flush(self.out(conn), binary);
-        let kind = if binary { Kind::Binary } else { Kind::Line };
+        let kind = if binary { ReplyKind::Binary } else { ReplyKind::Line };
         // The reply is looked at when it comes.
         self.ask_own(conn, &[], (kind, Expect::Any), Who::Fence, now);
     }

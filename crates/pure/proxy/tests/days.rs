@@ -330,7 +330,7 @@ impl World {
             self.sim.met.count("flushed");
         }
         let reply = match (&*request, self.is_cluster) {
-            ("config get mbal\r\n", true) => {
+            ("config get mbal servers\r\n", true) => {
                 let line = |at| format!("server {at} link l{at}:1 client s{at}:1\n");
                 let lines: String = (0..SERVERS).map(line).collect();
                 let told = format!("cluster mbal\nversion 1.1\n{lines}");

@@ -10,7 +10,9 @@ mod admin;
 mod base64;
 mod binary;
 mod binary_client;
+mod class;
 mod escaped;
+mod framing;
 mod line;
 mod meta;
 mod meta_request;
@@ -29,7 +31,9 @@ pub use binary::{
     BINARY_HEAD_BYTES, BINARY_REQUEST, Binary, Command, Frame, Head, Status, opcode, parse_binary,
 };
 pub use binary_client::{BinaryReply, binary_delete, binary_request, push_binary_request};
+pub use class::Class;
 pub use escaped::{push_escaped, push_readable, unescaped};
+pub use framing::{Framed, ReplyKind, Values, frame, plain_value_bytes, value_length};
 pub use line::{GET_LINE_BYTES_MAX, may_grow, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};
 pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
@@ -37,7 +41,7 @@ pub use peer::{Gone, HOPS_MAX, PeerRequest, next_value};
 pub use printable::{is_printable, printable, push_printable};
 pub use reply::{
     MetaHead, MetaStatus, NotAReply, REPLY_LINE_BYTES_MAX, VALUE_BYTES_MAX, ValueHead, is_error,
-    push_line, push_value, reply_block, reply_line,
+    is_error_reply, push_line, push_value, reply_block, reply_line,
 };
 pub use request::{
     Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,

@@ -64,7 +64,15 @@ pub fn reply_block<'a>(
 
 /// `ERROR`, `CLIENT_ERROR ...` or `SERVER_ERROR ...`.
 pub fn is_error(line: &[u8]) -> bool {
-    line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR")
+    line == b"ERROR"
+        || line.starts_with(b"CLIENT_ERROR ")
+        || line.starts_with(b"SERVER_ERROR ")
+        || line == b"SERVER_ERROR"
+}
+
+/// The same with the line's end.
+pub fn is_error_reply(reply: &[u8]) -> bool {
+    reply.strip_suffix(b"\r\n").is_some_and(is_error)
 }
 
 /// `VALUE <key> <flags> <bytes> [<cas>]`, which stands before a value in the reply to `get` and its kin.

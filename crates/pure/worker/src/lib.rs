@@ -61,7 +61,7 @@ pub use observing::counters::{ClassSums, Sums};
 pub use observing::details::PREFIXES_MAX;
 pub use observing::distances::CurveTold;
 pub use observing::hot::{Heat, HotKey};
-pub use observing::latency::{Class, Histogram, Histograms, quantile_ns};
+pub use observing::latency::{Histogram, Histograms, TIMED, quantile_ns};
 pub use observing::load::Tallies;
 pub use orders::order_event;
 pub use passwords::{Authenticator, Passwords};

@@ -124,7 +124,7 @@ impl Memcached {
                 self.items.clear();
                 "OK\r\n".into()
             }
-            ["config", "get", "mbal"] => "ERROR\r\n".into(),
+            ["config", "get", "mbal", "servers"] => "ERROR\r\n".into(),
             ["version"] => "VERSION 1\r\n".into(),
             _ => panic!("{request:?}"),
         }

@@ -83,7 +83,7 @@ impl World {
                         let out = to_upstream(&mut self.proxy, conn);
                         let out = String::from_utf8_lossy(&out);
                         // The first question over a new connection.
-                        let rest = out.strip_prefix("config get mbal\r\n");
+                        let rest = out.strip_prefix("config get mbal servers\r\n");
                         self.asked[conn.0 as usize] += rest.unwrap_or(&out);
                         if rest.is_some() {
                             let bytes = self.cluster.clone().into_bytes();

@@ -7,7 +7,7 @@ use mbal_wire::{push_readable, word_u32};
 
 use crate::commands::stats::Stats;
 use crate::copies::HotMode;
-use crate::observing::latency::Class;
+use crate::observing::latency::TIMED;
 
 /// Without a number, `stats hot` tells so many keys.
 const HOT_KEYS: u32 = 10;
@@ -104,7 +104,7 @@ impl Stats<'_, '_> {
             return self.line(b"CLIENT_ERROR usage: stats latency [buckets]");
         }
         let histograms = self.on.shared.latencies();
-        for class in Class::ALL {
+        for class in TIMED {
             let (name, histogram) = (class.name(), histograms.of(class));
             if what == b"buckets" {
                 for (end_ns, requests) in histogram.buckets() {

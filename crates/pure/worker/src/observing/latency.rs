@@ -4,35 +4,16 @@
 //! The driver times some wake-ups (all of them on a server with little to do), and how many requests
 //! of each class a wake-up served is known from the counters: no request pays for its own timing.
 
+use mbal_wire::Class;
+
 use crate::observing::counters::{Counter, Counters};
 
 /// Requests that cost alike, by the counters that tell how many there were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    Get,
-    Set,
-    Touch,
-    Delete,
-    Arithmetic,
-}
-
-impl Class {
-    pub const ALL: [Class; 5] =
-        [Class::Get, Class::Set, Class::Touch, Class::Delete, Class::Arithmetic];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Class::Get => "get",
-            Class::Set => "set",
-            Class::Touch => "touch",
-            Class::Delete => "delete",
-            Class::Arithmetic => "arithmetic",
-        }
-    }
-}
+pub const TIMED: [Class; 5] =
+    [Class::Get, Class::Set, Class::Touch, Class::Delete, Class::Arithmetic];
 
 /// Requests so far, by class.
-pub(crate) type ByClass = [u64; Class::ALL.len()];
+pub(crate) type ByClass = [u64; TIMED.len()];
 
 impl Counters {
     pub fn served(&self) -> ByClass {
@@ -69,7 +50,7 @@ fn end_ns(bucket: usize) -> u64 {
 
 /// One worker's, written by it alone.
 pub(crate) struct Latency {
-    classes: [Recorded; Class::ALL.len()],
+    classes: [Recorded; TIMED.len()],
 }
 
 struct Recorded {
@@ -113,7 +94,7 @@ impl Latency {
 
 /// Latencies at one moment, by class, over all workers.
 #[derive(Clone, Default)]
-pub struct Histograms([Histogram; Class::ALL.len()]);
+pub struct Histograms([Histogram; TIMED.len()]);
 
 #[derive(Clone)]
 pub struct Histogram {

@@ -1,11 +1,14 @@
-//! Where an upstream's reply ends.
+//! Where a reply ends, for who passes it on: nothing is read of it but lengths.
 
-use mbal_wire::parse_u64;
 use memchr::memchr;
+
+use crate::binary::BINARY_HEAD_BYTES;
+use crate::number::parse_u64;
+use crate::reply::{REPLY_LINE_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What a reply looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum ReplyKind {
     /// One line.
     Line,
     /// To `get` and its kin: values, then a line.
@@ -19,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framed {
+pub enum Framed {
     /// So many bytes.
     Whole(usize),
     /// Not before the input has so many bytes in all. What is before `scanned` need not be looked at again.
@@ -28,29 +31,25 @@ pub(crate) enum Framed {
     Broken,
 }
 
-/// No upstream's line is longer.
-const LINE_BYTES_MAX: usize = 4096;
-/// Nor a value.
-const VALUE_BYTES_MAX: u64 = 1 << 30;
 const BINARY_REPLY: u8 = 0x81;
-const BINARY_HEADER_BYTES: usize = 24;
 
 /// Looks at the start of `input`, of which the first `scanned` bytes are whole values.
 #[inline]
-pub(crate) fn frame(kind: Kind, input: &[u8], scanned: usize) -> Framed {
+pub fn frame(kind: ReplyKind, input: &[u8], scanned: usize) -> Framed {
     match kind {
-        Kind::Line => line(input, 0),
-        Kind::Values => values(input, scanned),
-        Kind::Meta => meta(input),
-        Kind::Config => config(input),
-        Kind::Binary => binary(input),
+        ReplyKind::Line => line(input, 0),
+        ReplyKind::Values => values(input, scanned),
+        ReplyKind::Meta => meta(input),
+        ReplyKind::Config => config(input),
+        ReplyKind::Binary => binary(input),
     }
 }
 
+#[inline]
 fn line(input: &[u8], from: usize) -> Framed {
     match memchr(b'\n', &input[from..]) {
         Some(end) => Framed::Whole(from + end + 1),
-        None if input.len() - from > LINE_BYTES_MAX => Framed::Broken,
+        None if input.len() - from > REPLY_LINE_BYTES_MAX => Framed::Broken,
         None => Framed::NeedMore { bytes: input.len() + 1, scanned: from },
     }
 }
@@ -60,9 +59,9 @@ fn config(input: &[u8]) -> Framed {
         return line(input, 0);
     };
     let length = input[..end].trim_ascii_end().rsplit(|byte| *byte == b' ').next();
-    let length = length.and_then(parse_u64).filter(|length| *length <= VALUE_BYTES_MAX);
+    let length = length.and_then(value_bytes);
     let Some(length) = length else { return Framed::Broken };
-    let behind = end + 1 + length as usize;
+    let behind = end + 1 + length;
     match input.get(behind..behind + 7) {
         Some(b"\r\nEND\r\n") => Framed::Whole(behind + 7),
         Some(_) => Framed::Broken,
@@ -104,7 +103,7 @@ fn values(input: &[u8], mut at: usize) -> Framed {
 /// The end of the key behind the `VALUE ` that `input` begins with, if it is a blank. Eight bytes at a time: keys are short,
 /// and a call to `memchr` costs more than that.
 #[inline]
-pub(crate) fn key_end(input: &[u8]) -> Option<usize> {
+fn key_end(input: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([0x01; 8]);
     const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
     let mut at = b"VALUE ".len();
@@ -123,7 +122,7 @@ pub(crate) fn key_end(input: &[u8]) -> Option<usize> {
 /// The bytes of a value that begins with `VALUE KEY FLAGS LENGTH\r\n`, its line and its end included; `behind_key` is where the
 /// key ends. `None` if the line is another or not whole: [`value_length`] knows them all.
 #[inline]
-pub(crate) fn plain_value_bytes(input: &[u8], behind_key: usize) -> Option<usize> {
+pub fn plain_value_bytes(input: &[u8], behind_key: usize) -> Option<usize> {
     let digit = |at: usize| input.get(at).map(|byte| byte.wrapping_sub(b'0'));
     let mut at = behind_key + 1;
     while digit(at)? < 10 {
@@ -140,7 +139,7 @@ pub(crate) fn plain_value_bytes(input: &[u8], behind_key: usize) -> Option<usize
             break;
         }
         value_bytes = value_bytes * 10 + u64::from(digit);
-        if VALUE_BYTES_MAX < value_bytes {
+        if (VALUE_BYTES_MAX as u64) < value_bytes {
             return None;
         }
         at += 1;
@@ -151,40 +150,70 @@ pub(crate) fn plain_value_bytes(input: &[u8], behind_key: usize) -> Option<usize
 
 /// The third word of `VALUE KEY FLAGS LENGTH [CAS]`.
 #[inline]
-pub(crate) fn value_length(line: &[u8]) -> Option<usize> {
+pub fn value_length(line: &[u8]) -> Option<usize> {
     let line = line.strip_suffix(b"\r")?;
     let rest = &line[b"VALUE ".len()..];
     let flags = memchr(b' ', rest)? + 1;
     let length = flags + memchr(b' ', &rest[flags..])? + 1;
     let digits = &rest[length..];
     let digits = memchr(b' ', digits).map_or(digits, |end| &digits[..end]);
-    let length = parse_u64(digits).filter(|length| *length <= VALUE_BYTES_MAX)?;
-    Some(length as usize)
+    value_bytes(digits)
 }
 
+#[inline]
+fn value_bytes(digits: &[u8]) -> Option<usize> {
+    parse_u64(digits).map(|bytes| bytes as usize).filter(|bytes| *bytes <= VALUE_BYTES_MAX)
+}
+
+/// The values of a reply to `get`, by their keys and whether they have a cas; behind them, what ends it.
+pub struct Values<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Values<'a> {
+    type Item = (&'a [u8], bool);
+
+    #[inline]
+    fn next(&mut self) -> Option<(&'a [u8], bool)> {
+        let words = self.0.strip_prefix(b"VALUE ")?;
+        let plain = key_end(self.0).and_then(|at| Some((at, plain_value_bytes(self.0, at)?)));
+        if let Some((key_end, bytes)) = plain {
+            let key = &self.0[self.0.len() - words.len()..key_end];
+            self.0 = self.0.get(bytes..)?;
+            return Some((key, false));
+        }
+        let key = &words[..memchr(b' ', words)?];
+        let end = memchr(b'\n', self.0)?;
+        let line = &self.0[..end];
+        let value_bytes = value_length(line)?;
+        let blanks = line.iter().filter(|byte| **byte == b' ').count();
+        self.0 = self.0.get(end + 1 + value_bytes + 2..)?;
+        Some((key, blanks == 4))
+    }
+}
+
+#[inline]
 fn meta(input: &[u8]) -> Framed {
     let whole = line(input, 0);
     let (Framed::Whole(end), Some(words)) = (whole, input.strip_prefix(b"VA ")) else {
         return whole;
     };
     let digits = words.split(|byte| matches!(byte, b' ' | b'\r')).next().unwrap_or_default();
-    let Some(value_bytes) = parse_u64(digits).filter(|length| *length <= VALUE_BYTES_MAX) else {
-        return Framed::Broken;
-    };
-    sized(input, end + value_bytes as usize + 2)
+    let Some(value_bytes) = value_bytes(digits) else { return Framed::Broken };
+    sized(input, end + value_bytes + 2)
 }
 
+#[inline]
 fn binary(input: &[u8]) -> Framed {
-    let Some(header) = input.first_chunk::<BINARY_HEADER_BYTES>() else {
-        return Framed::NeedMore { bytes: BINARY_HEADER_BYTES, scanned: 0 };
+    let Some(header) = input.first_chunk::<BINARY_HEAD_BYTES>() else {
+        return Framed::NeedMore { bytes: BINARY_HEAD_BYTES, scanned: 0 };
     };
-    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
-    if header[0] != BINARY_REPLY || VALUE_BYTES_MAX < u64::from(body) {
+    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+    if header[0] != BINARY_REPLY || VALUE_BYTES_MAX < body {
         return Framed::Broken;
     }
-    sized(input, BINARY_HEADER_BYTES + body as usize)
+    sized(input, BINARY_HEAD_BYTES + body)
 }
 
+#[inline]
 fn sized(input: &[u8], bytes: usize) -> Framed {
     match input.len() < bytes {
         true => Framed::NeedMore { bytes, scanned: 0 },
@@ -200,15 +229,15 @@ mod tests {
     fn a_reply_is_whole_at_its_end_and_not_before() {
         let two = b"VALUE a 0 3\r\nEND\r\nVALUE b 1 0 77\r\n\r\nEND\r\n";
         for (kind, reply) in [
-            (Kind::Line, &b"STORED\r\n"[..]),
-            (Kind::Values, b"END\r\n"),
-            (Kind::Values, b"SERVER_ERROR out of memory\r\n"),
-            (Kind::Values, two),
-            (Kind::Meta, b"HD t5\r\n"),
-            (Kind::Meta, b"EN\r\n"),
-            (Kind::Meta, b"VA 4 s4\r\n\r\n\r\n\r\n"),
-            (Kind::Meta, b"VA 0\r\n\r\n"),
-            (Kind::Binary, b"\x81\0\0\0\0\0\0\0\0\0\0\x02idid\0\0\0\0\0\0\0\0xy"),
+            (ReplyKind::Line, &b"STORED\r\n"[..]),
+            (ReplyKind::Values, b"END\r\n"),
+            (ReplyKind::Values, b"SERVER_ERROR out of memory\r\n"),
+            (ReplyKind::Values, two),
+            (ReplyKind::Meta, b"HD t5\r\n"),
+            (ReplyKind::Meta, b"EN\r\n"),
+            (ReplyKind::Meta, b"VA 4 s4\r\n\r\n\r\n\r\n"),
+            (ReplyKind::Meta, b"VA 0\r\n\r\n"),
+            (ReplyKind::Binary, b"\x81\0\0\0\0\0\0\0\0\0\0\x02idid\0\0\0\0\0\0\0\0xy"),
         ] {
             let mut scanned = 0;
             for end in 1..reply.len() {
@@ -259,13 +288,13 @@ mod tests {
     #[test]
     fn what_is_no_reply_is_broken() {
         for (kind, bytes) in [
-            (Kind::Values, &b"VALUE a 0 x\r\n"[..]),
-            (Kind::Values, b"VALUE a 0 1\r\nxyz"),
-            (Kind::Values, b"VALUE a\r\n"),
-            (Kind::Meta, b"VA x\r\n"),
-            (Kind::Meta, b"VA 99999999999999999999\r\n"),
-            (Kind::Binary, &[0x80; 24]),
-            (Kind::Line, &[b'x'; LINE_BYTES_MAX + 1]),
+            (ReplyKind::Values, &b"VALUE a 0 x\r\n"[..]),
+            (ReplyKind::Values, b"VALUE a 0 1\r\nxyz"),
+            (ReplyKind::Values, b"VALUE a\r\n"),
+            (ReplyKind::Meta, b"VA x\r\n"),
+            (ReplyKind::Meta, b"VA 99999999999999999999\r\n"),
+            (ReplyKind::Binary, &[0x80; 24]),
+            (ReplyKind::Line, &[b'x'; REPLY_LINE_BYTES_MAX + 1]),
         ] {
             assert_eq!(frame(kind, bytes, 0), Framed::Broken, "{bytes:?}");
         }
