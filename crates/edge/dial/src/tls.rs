@@ -55,7 +55,7 @@ pub(crate) fn config(
 ) -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Anybody => Arc::new(Anybody(Arc::clone(&provider))),
+        Trust::Anybody => Arc::new(AnyCertificate(Arc::clone(&provider))),
         Trust::Certificates(own) => Arc::new(Known::new(own, &provider)?),
     };
     let builder = ClientConfig::builder_with_provider(provider)
@@ -222,9 +222,9 @@ impl ServerCertVerifier for Known {
 
 /// Takes any certificate, but its holder must have the key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+pub struct AnyCertificate(pub Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer,
