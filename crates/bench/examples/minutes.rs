@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use mbal_output::plot::{Line, Panel, Plot, stacked};
+use mbal_plot::{Line, Panel, Plot, stacked};
 
 fn main() -> Result<(), String> {
     let mut arguments = env::args().skip(1);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use mbal_bench::Spread;
-use mbal_output::plot::{Line, Panel, Plot, stacked};
+use mbal_plot::{Line, Panel, Plot, stacked};
 
 /// What the fixed rule of the paper has beside a hot key: ten replicas, be it hot or hotter.
 const FIXED: f64 = 10.0;

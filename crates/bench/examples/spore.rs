@@ -10,7 +10,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use mbal_bench::Spread;
-use mbal_output::plot::{Line, Panel, Plot, stacked};
+use mbal_plot::{Line, Panel, Plot, stacked};
 
 /// Columns of the table: how they are called in `runs.csv`, for people, by how much they are divided, and their decimals.
 const COLUMNS: [(&str, &str, f64, usize); 12] = [

@@ -199,15 +199,12 @@ pub struct Args {
     /// Append a row per round and server
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write a row per --interval of the measured time
+    /// Write a row per --interval of the measured time, as CSV
     #[arg(long, value_name = "FILE")]
     pub over_time: Option<PathBuf>,
     /// Seconds of a row over time, and of a progress line
     #[arg(long, default_value_t = 1.0)]
     pub interval: f64,
-    /// Draw rate, latency and workers over time; needs several --interval in --duration
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
     /// Print HDR's table of percentiles too
     #[arg(long)]
     pub percentiles: bool,

@@ -9,9 +9,7 @@ use crate::cpu::Cores;
 
 /// Refuses what would fail later, and says what would be right.
 pub fn check(args: &Args) -> Result<(), String> {
-    for (flag, path) in
-        [("--csv", &args.csv), ("--over-time", &args.over_time), ("--svg", &args.svg)]
-    {
+    for (flag, path) in [("--csv", &args.csv), ("--over-time", &args.over_time)] {
         path.as_ref().map_or(Ok(()), |path| writable(flag, path))?;
     }
     for (flag, cores) in
@@ -64,13 +62,13 @@ mod tests {
         let refused = |flag: &str, path: &Path| check(&args(&format!("{flag} {}", path.display())));
         fs::create_dir(&folder).unwrap();
         let none = folder.join("none");
-        for flag in ["--csv", "--over-time", "--svg"] {
+        for flag in ["--csv", "--over-time"] {
             let (path, none) = (missing.display(), none.display());
             let expected = format!("{flag} {path}: there is no folder {none}; mkdir -p {none}");
             assert_eq!(refused(flag, &missing), Err(expected));
         }
-        let expected = format!("--svg {}: Is a directory (os error 21)", folder.display());
-        assert_eq!(refused("--svg", &folder), Err(expected));
+        let expected = format!("--csv {}: Is a directory (os error 21)", folder.display());
+        assert_eq!(refused("--csv", &folder), Err(expected));
 
         let (new, old) = (folder.join("new.csv"), folder.join("old.csv"));
         fs::write(&old, "a row").unwrap();

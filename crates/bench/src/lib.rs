@@ -16,7 +16,6 @@ mod binary;
 mod compare;
 mod connection;
 mod cpu;
-mod drawing;
 mod follow;
 #[cfg(test)]
 mod following;
@@ -226,9 +225,6 @@ fn files(args: &Args, comparison: &Comparison) -> Result<(), String> {
     }
     if let Some(path) = &args.over_time {
         written(path, report::write_over_time(path, &args.name, comparison))?;
-    }
-    if let Some(path) = &args.svg {
-        written(path, std::fs::write(path, drawing::over_time(&args.name, comparison)))?;
     }
     Ok(())
 }

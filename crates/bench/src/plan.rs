@@ -207,8 +207,7 @@ impl Plan {
         let progress = alone && std::io::IsTerminal::is_terminal(&std::io::stderr());
         let Task::Measure(pace) = task else { return None };
         let args = &self.args;
-        let wanted =
-            progress || args.over_time.is_some() || args.svg.is_some() || args.shift.is_some();
+        let wanted = progress || args.over_time.is_some() || args.shift.is_some();
         wanted.then(|| Timeline::new(self.args.interval, self.args.client_threads, progress, pace))
     }
 

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use mbal_output::json::quoted;
+use mbal_output::quoted;
 
 use crate::compare::{Comparison, Series};
 use crate::measure::{FIGURES, Figure, Round};

@@ -92,8 +92,8 @@ fn what_cannot_work_is_refused_before_anything_is_sent() {
     let file = none.join("out.csv").display().to_string();
     let none = none.display();
     assert_eq!(
-        refused(server.port, &["--prefill", "--svg", &file]),
-        format!("mbal bench: --svg {file}: there is no folder {none}; mkdir -p {none}\n")
+        refused(server.port, &["--prefill", "--over-time", &file]),
+        format!("mbal bench: --over-time {file}: there is no folder {none}; mkdir -p {none}\n")
     );
     let said = refused(server.port, &["--client-cores", "1000"]);
     let start = "mbal bench: --client-cores 1000: no core 1000 here; this process may use ";

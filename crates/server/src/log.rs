@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mbal_output::json::quoted;
+use mbal_output::quoted;
 use mbal_wire::printable;
 
 static JSON: AtomicBool = AtomicBool::new(false);

@@ -7,6 +7,7 @@
 
 pub mod chaos;
 pub mod closed;
+mod draw;
 pub mod model;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ enum Kind {
     Model(model::Args),
     Closed(closed::Args),
     Chaos(chaos::Args),
+    Draw(draw::Args),
 }
 
 /// Runs to its end; the exit code is 1 where a file could not be read or written.
@@ -32,6 +34,7 @@ pub fn run(args: &Args) -> ExitCode {
         Kind::Model(args) => model::run(args),
         Kind::Closed(args) => closed::run(args),
         Kind::Chaos(args) => chaos::run(args),
+        Kind::Draw(args) => draw::run(args),
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,

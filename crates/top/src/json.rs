@@ -1,6 +1,6 @@
 //! A view as one JSON object on one line.
 
-use mbal_output::json::quoted;
+use mbal_output::quoted;
 
 use crate::reading::Kind;
 use crate::view::View;

@@ -31,7 +31,7 @@ impl<F: FnMut() -> Result<Page, String>> Source for Pages<F> {
     /// A page that cannot be had now says why: it may be there again in a moment.
     fn refresh(&mut self) -> io::Result<()> {
         self.page = (self.next)().unwrap_or_else(|why| Page {
-            json: format!("{{\"error\":{}}}", mbal_output::json::quoted(&why)),
+            json: format!("{{\"error\":{}}}", mbal_output::quoted(&why)),
             text: format!("{why}\n"),
         });
         Ok(())

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use mbal_output::plot::{Line, Panel, Plot};
+use mbal_plot::{Line, Panel, Plot};
 use runs::{Part, Run, parts};
 
 const MODES: [&str; 3] = ["off", "on", "memcached"];

@@ -14,7 +14,7 @@ use mbal_cachelet::{AgeThresholds, Birth, Cursor, ITEM_OVERHEAD_BYTES, Memory, S
 use mbal_control::api::{AgesReport, ClassAges, ScalePlan};
 use mbal_control::{Inventory, choose};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, ServerId, WorkerId};
-use mbal_output::plot::{Line, Panel, Plot};
+use mbal_plot::{Line, Panel, Plot};
 use mbal_sketch::{Random, mix};
 
 use crate::engine::{Engine, options};

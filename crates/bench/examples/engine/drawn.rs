@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mbal_output::plot::{Line, Panel, Plot, stacked};
+use mbal_plot::{Line, Panel, Plot, stacked};
 
 use crate::output::{Sheet, write};
 

@@ -11,7 +11,7 @@ use mbal_bench::Trace;
 use mbal_cachelet::{ITEM_OVERHEAD_BYTES, Store};
 use mbal_elastic::{Forecast, Measured};
 use mbal_model::Key;
-use mbal_output::plot::{Line, Panel, Plot};
+use mbal_plot::{Line, Panel, Plot};
 use mbal_sketch::{Curve, StackDistances};
 
 use crate::engine::{Engine, options};

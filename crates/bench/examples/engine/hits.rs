@@ -18,7 +18,7 @@ use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
 use crate::policies;
 use crate::traces::{NOW, Traces};
-use mbal_output::plot::{Line, Panel, Plot};
+use mbal_plot::{Line, Panel, Plot};
 
 const PERCENTS: [u32; 4] = [1, 5, 10, 20];
 const CACHELETS: [usize; 3] = [1, 16, 32];

@@ -14,7 +14,7 @@ use std::thread;
 use mbal_cachelet::{Memory, Store};
 use mbal_elastic::{Forecast, Measured};
 use mbal_model::Key;
-use mbal_output::plot::{Line, Panel, Plot};
+use mbal_plot::{Line, Panel, Plot};
 use mbal_sketch::{Curve, StackDistances};
 
 use crate::engine::{Engine, options};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use mbal_output::plot::{Line, Plot, stacked};
+use mbal_plot::{Line, Plot, stacked};
 
 /// Column, what it is, whether by powers of ten.
 const PLOTS: [(&str, &str, bool); 3] = [

@@ -4,9 +4,11 @@
 //!
 //! Writes `docs/results/deciders/curves.csv` (errors and state) and `curves-points.csv` (plots).
 
+#[path = "../tests/mattson/mod.rs"]
+mod mattson;
 mod support;
 
-use mbal_sketch::{Curve, StackDistances, mattson};
+use mbal_sketch::{Curve, StackDistances};
 use std::fmt::Write;
 
 const SIZES: u64 = 1_000;

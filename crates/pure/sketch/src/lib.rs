@@ -7,8 +7,7 @@
 //!
 //! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (SPORE, SoCC 2013, §3.3, the
 //! tracker of workers and of the proxy), [`HyperLogLog`] and [`LossyCounter`] (NetKV, ICAC 2016, §IV.A; the
-//! latter is what the tracker is held against), and [`StackDistances`] (ElMem, ICDCS 2018, §III.B, the autoscaler's curve), whose oracle
-//! is [`mattson`].
+//! latter is what the tracker is held against), and [`StackDistances`] (ElMem, ICDCS 2018, §III.B, the autoscaler's curve).
 //!
 //! | sketch | merges | bound after merging |
 //! |---|---|---|
@@ -26,7 +25,6 @@ mod distances;
 mod hot_keys;
 mod hyperloglog;
 mod lossy;
-pub mod mattson;
 mod sampling;
 mod table;
 

@@ -3,7 +3,9 @@
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use mbal_sketch::{Curve, Random, StackDistances, mattson, mix};
+mod mattson;
+
+use mbal_sketch::{Curve, Random, StackDistances, mix};
 use support::traces;
 
 const SAMPLES: usize = 16_384;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use mbal_output::plot::{Line, Panel, Plot};
+use mbal_plot::{Line, Panel, Plot};
 
 use super::report::Report;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mbal_output::plot::Plot;
+use mbal_plot::Plot;
 
 use super::drawn;
 

@@ -1,8 +1,6 @@
-//! Exact stack distances (Mattson et al. 1970): the oracle for [`StackDistances`].
+//! Exact stack distances (Mattson et al. 1970): the oracle for [`mbal_sketch::StackDistances`].
 //!
 //! O(log n) per request and as much memory as there are requests; for tests and experiments.
-//!
-//! [`StackDistances`]: crate::StackDistances
 
 use std::collections::BTreeMap;
 
@@ -103,7 +101,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_list_at_every_size() {
-        let mut bits = crate::Random::new(2);
+        let mut bits = mbal_sketch::Random::new(2);
         let requests: Vec<(u64, u32)> = (0..3_000)
             .map(|_| {
                 let key = bits.word() % 40 * (bits.word() % 3);

@@ -1,4 +1,7 @@
 //! Line plots as SVG, alone or small and side by side, with one legend: results to be read beside their CSV.
+//!
+//! Called by `mbal-lab` and by examples that measure. Takes names and numbers, returns text; never writes a file, and never works out a figure.
+#![forbid(unsafe_code)]
 
 mod axis;
 

@@ -1,6 +1,6 @@
 //! The exact solver against every placement there is, on tiny clusters.
 
-#[path = "../../../pure/balance/tests/clusters/mod.rs"]
+#[path = "../../../crates/pure/balance/tests/clusters/mod.rs"]
 mod clusters;
 
 use clusters::{Clusters, Recipe};

@@ -2,7 +2,7 @@
 //! `docs/results/deciders/planners*.csv`: `cargo run --release -p mbal-exact --example planners [CLUSTERS]`.
 //! CLUSTERS with uniform loads, 1,000 unless told, and a quarter as many of each harder recipe.
 
-#[path = "../../../pure/balance/tests/clusters/mod.rs"]
+#[path = "../../../crates/pure/balance/tests/clusters/mod.rs"]
 mod clusters;
 
 use std::time::Instant;
@@ -55,7 +55,7 @@ fn main() {
 fn write(name: &str, rows: &[String]) {
     let text = rows.join("\n") + "\n";
     println!("# {name}\n{text}");
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/results/deciders");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/deciders");
     std::fs::write(format!("{folder}/{name}"), text).expect("the results' folder is there");
 }
 
