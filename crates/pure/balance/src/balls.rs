@@ -1,8 +1,8 @@
 //! How many copies a hot key gets: NetKV's balls and bins (ICAC 2016, §IV.B, D and E; docs/design/balancing.md).
 //!
 //! A key of frequency f gets ceil(f / T) copies; T is the largest threshold whose predicted imbalance
-//! (max load / average load) stays under the target. Three predictions: NetKV's own, which counts equal
-//! balls, and two that know their weights, one as a bound and one in the middle (docs/decisions/0171).
+//! (max load / average load) stays under the target. Two predictions, which know the balls' weights: one as a bound and one in
+//! the middle (docs/decisions/0171). NetKV's own, which counts equal balls, is in `mbal-lab`.
 
 /// What the sketches say of one interval.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,8 +19,6 @@ pub struct Demand {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prediction {
-    /// NetKV's equations (1) to (5).
-    EqualBalls,
     /// Chernoff's bound with every tracked copy's own weight: exceeded once in ten times, or less.
     WeighedBalls,
     /// The median with every tracked copy's own weight, by the saddle point of the same sum: exceeded as
@@ -41,31 +39,6 @@ pub fn copies(requests: f64, threshold: f64) -> u32 {
     (requests / threshold).ceil().clamp(1.0, f64::from(u32::MAX)) as u32
 }
 
-/// The fullest of n bins after m balls: NetKV's Eq. 1, after Raab and Steger, with α = 1.
-///
-/// More balls never give less. As printed Eq. 1 falls twice: at m = n / ln n, where its first case ends above
-/// its second, and near m = n ln n, where ln ln x < 0. So the first case stops where the second begins,
-/// and the third case follows where the second falls, and is a floor everywhere. Where balls are
-/// thrown (n from 2 to 2,500, m/n from 0.03 to 1,000) the mean of the fullest bin is 0.66 to 1.18 times this, and
-/// 0.85 to 1.03 times from m = 10 n on: an estimate, and no bound.
-pub fn max_balls(m: f64, n: f64) -> f64 {
-    if m <= 0.0 {
-        return 0.0;
-    }
-    let many = m / n + (2.0 * (m / n) * n.ln()).sqrt();
-    let middle = |ln_x: f64| (n.ln() / ln_x) * (1.0 + ln_x.ln() / ln_x);
-    let ln_x = (n * n.ln() / m).ln();
-    let most = if ln_x < 1.0 {
-        many
-    } else if m < n / n.ln() {
-        // At m = n / ln n, x is ln² n.
-        (n.ln() / (n / m).ln()).min(middle((2.0 * n.ln().ln()).max(1.0)))
-    } else {
-        middle(ln_x)
-    };
-    most.max(many).min(m)
-}
-
 /// Predicted max load / average load at threshold T (NetKV, ICAC 2016, §IV.D). O(tracked), and at most 40 · 300 steps
 /// more where balls are weighed.
 pub fn predict(demand: &Demand, threshold: f64, prediction: Prediction) -> f64 {
@@ -74,25 +47,10 @@ pub fn predict(demand: &Demand, threshold: f64, prediction: Prediction) -> f64 {
         return 1.0;
     }
     let most = match prediction {
-        Prediction::EqualBalls => equal_balls(demand, threshold),
         Prediction::WeighedBalls => average * Balls::new(demand, threshold).bound(),
         Prediction::Typical => average * Balls::new(demand, threshold).median_of_most(),
     };
     (most / average).max(1.0)
-}
-
-fn equal_balls(demand: &Demand, threshold: f64) -> f64 {
-    let n = demand.bins as f64;
-    let hot = demand.tracked.iter().filter(|requests| **requests >= threshold);
-    let (mut hot_keys, mut hot_requests) = (0.0, 0.0);
-    for requests in hot {
-        hot_keys += 1.0;
-        hot_requests += requests;
-    }
-    let virtual_keys = hot_requests / threshold;
-    let cold_keys = (demand.keys - hot_keys).max(1.0);
-    let cold_requests = (demand.requests - hot_requests).max(0.0);
-    max_balls(virtual_keys, n) * threshold + max_balls(cold_keys, n) * cold_requests / cold_keys
 }
 
 /// The chance that some bin exceeds the prediction, by Chernoff's reckoning; in truth it is smaller.
@@ -260,38 +218,6 @@ pub fn choose_threshold(demand: &Demand, target: f64, prediction: Prediction) ->
 /// The last steps of the sweep.
 const FINE: f64 = 1.02;
 
-/// The sweep by what is rather than by what is likely: `bin_of` says for a tracked key which bin holds one of so
-/// many copies, so every T has one imbalance, and that of the real placement. `target` is a limit, as
-/// everywhere (`--imbalance-target`): chosen is the largest T, in steps of 2%, whose imbalance is at most the
-/// target, or the most even if none is. Where a few keys outweigh all others the imbalance jumps from T to
-/// T, so what is chosen may lie far under its target. Untracked keys count as even, and rates are those that
-/// were seen: what is served afterwards exceeds the target by as much as these are wrong. A cluster
-/// that keeps the target has no copies. At
-/// most ln(64 · bins) / 0.02 steps of O(tracked + their copies): 600 with 2,500 bins.
-pub fn choose_threshold_placed(
-    demand: &Demand,
-    target: f64,
-    bin_of: impl Fn(usize, u32, u32) -> usize,
-) -> Threshold {
-    let hottest = demand.tracked.iter().copied().fold(1.0, f64::max);
-    let least = (hottest / (64.0 * demand.bins as f64)).max(1.0);
-    let mut loads = vec![0.0; demand.bins];
-    let mut at = |threshold: f64| Threshold {
-        requests_per_copy: threshold,
-        predicted: placed_imbalance(demand, threshold, &bin_of, &mut loads),
-    };
-    let mut best = at(hottest);
-    let mut threshold = hottest;
-    while best.predicted > target && threshold > least {
-        threshold /= FINE;
-        let here = at(threshold);
-        if here.predicted < best.predicted {
-            best = here;
-        }
-    }
-    best
-}
-
 /// The largest T, in requests per second and copy, with which a cluster of so many servers is predicted to keep
 /// max / average load under `target`: phase 1's threshold, for the coordinator, and what
 /// `--imbalance-target` (1.25 by default) means.
@@ -335,86 +261,11 @@ pub fn copies_threshold(servers: usize, requests: f64, hottest: &[f64], target: 
 /// Of the thresholds that a coordinator names.
 const STEP: f64 = 1.01;
 
-fn placed_imbalance(
-    demand: &Demand,
-    threshold: f64,
-    bin_of: impl Fn(usize, u32, u32) -> usize,
-    loads: &mut [f64],
-) -> f64 {
-    let tracked: f64 = demand.tracked.iter().sum();
-    loads.fill((demand.requests - tracked).max(0.0) / demand.bins as f64);
-    for (key, &requests) in demand.tracked.iter().enumerate() {
-        let copies = copies(requests, threshold);
-        let each = requests / f64::from(copies);
-        (0..copies).for_each(|copy| loads[bin_of(key, copy, copies)] += each);
-    }
-    let most = loads.iter().copied().fold(0.0, f64::max);
-    most * demand.bins as f64 / demand.requests.max(tracked).max(f64::MIN_POSITIVE)
-}
-
 #[cfg(test)]
 mod tests {
-    use mbal_random::{Random, mix};
+    use mbal_random::Random;
 
     use super::*;
-
-    #[test]
-    fn more_balls_never_predict_less() {
-        for n in (1..20).chain([50, 100, 2_500]).map(f64::from) {
-            let mut last = 0.0;
-            let mut m = 0.01;
-            while m < 2_000.0 * n {
-                let most = max_balls(m, n);
-                assert!(most >= last, "{m} balls in {n} bins: {last} then {most}");
-                assert!(most >= (m / n).min(m) && most <= m);
-                last = most;
-                m *= 1.001;
-            }
-        }
-    }
-
-    #[test]
-    fn a_million_balls_in_two_bins_are_even() {
-        let most = max_balls(1e6, 2.0) / 5e5;
-        assert!((most - 1.0017).abs() < 1e-4, "{most}");
-        assert_eq!(max_balls(1e6, 1.0), 1e6);
-    }
-
-    #[test]
-    fn equation_1_at_its_three_cases() {
-        let close =
-            |value: f64, expected: f64| assert!((value - expected).abs() < 0.005, "{value}");
-        close(max_balls(10.0, 100.0), 2.0);
-        close(max_balls(100.0, 100.0), 4.035);
-        close(max_balls(10_000.0, 100.0), 130.349);
-    }
-
-    fn mean_fullest_bin(m: u64, n: u64, random: &mut Random) -> f64 {
-        let throws = (1_000_000 / m).clamp(20, 400);
-        let mut sum = 0;
-        for _ in 0..throws {
-            let mut bins = vec![0; n as usize];
-            (0..m).for_each(|_| bins[random.below(n) as usize] += 1);
-            sum += bins.into_iter().max().expect("a bin");
-        }
-        f64::from(sum) / throws as f64
-    }
-
-    #[test]
-    fn equation_1_beside_thrown_balls() {
-        let mut random = Random::new(5);
-        for n in [2, 5, 10, 50, 100, 1_000, 2_500] {
-            for share in [0.03, 0.1, 0.128, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0, 1_000.0] {
-                let m = (share * n as f64).round() as u64;
-                if m == 0 {
-                    continue;
-                }
-                let ratio = mean_fullest_bin(m, n, &mut random) / max_balls(m as f64, n as f64);
-                let (least, most) = if m < 10 * n { (0.66, 1.18) } else { (0.85, 1.03) };
-                assert!(least < ratio && ratio < most, "{m} balls in {n} bins: {ratio}");
-            }
-        }
-    }
 
     #[test]
     fn a_key_of_rate_f_gets_ceil_f_over_t_copies() {
@@ -428,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_tighter_target_means_a_smaller_threshold() {
-        for prediction in [Prediction::EqualBalls, Prediction::WeighedBalls, Prediction::Typical] {
+        for prediction in [Prediction::WeighedBalls, Prediction::Typical] {
             let loose = choose_threshold(&skewed(100), 3.2, prediction);
             let tight = choose_threshold(&skewed(100), 1.7, prediction);
             assert!(tight.requests_per_copy < loose.requests_per_copy);
@@ -477,60 +328,10 @@ mod tests {
         }
     }
 
-    /// A bin for each copy, from a seed.
-    fn placing(seed: u64, bins: usize) -> impl Fn(usize, u32, u32) -> usize {
-        move |key, copy, _| {
-            let bits = mix(mix(seed) ^ (key as u64) << 32 ^ u64::from(copy));
-            (((bits >> 32) * bins as u64) >> 32) as usize
-        }
-    }
-
-    #[test]
-    fn by_the_real_placement_each_target_is_kept_by_the_largest_threshold_that_does() {
-        for seed in 1..30 {
-            for target in [1.7, 3.2] {
-                let bin_of = placing(seed, 100);
-                let demand = skewed(100);
-                let chosen = choose_threshold_placed(&demand, target, &bin_of);
-                assert!(chosen.predicted <= target, "{seed}: {chosen:?}");
-                let mut loads = vec![0.0; 100];
-                let mut at = |threshold| placed_imbalance(&demand, threshold, &bin_of, &mut loads);
-                assert_eq!(at(chosen.requests_per_copy), chosen.predicted);
-                let mut larger = demand.tracked[0];
-                while larger > chosen.requests_per_copy * 1.01 {
-                    assert!(at(larger) > target, "{seed}: {larger} and {chosen:?}");
-                    larger /= FINE;
-                }
-                assert!((loads.iter().sum::<f64>() / demand.requests - 1.0).abs() < 1e-9);
-            }
-        }
-    }
-
-    #[test]
-    fn what_no_threshold_keeps_is_placed_as_evenly_as_can_be() {
-        // One bin gets every copy.
-        let demand = skewed(10);
-        let chosen = choose_threshold_placed(
-            &demand,
-            1.5,
-            |key, _, copies| {
-                if copies > 40 { key % 10 } else { 0 }
-            },
-        );
-        assert!(chosen.predicted > 1.5 && chosen.requests_per_copy < 1_000_000.0 / 40.0);
-    }
-
-    #[test]
-    fn what_keeps_its_target_gets_no_copies() {
-        let even = Demand { tracked: vec![10.0; 100], requests: 1e7, keys: 1e6, bins: 20 };
-        let chosen = choose_threshold_placed(&even, 1.5, placing(1, 20));
-        assert_eq!(copies(10.0, chosen.requests_per_copy), 1);
-    }
-
     #[test]
     fn no_requests_are_balanced() {
         let none = Demand { tracked: vec![], requests: 0.0, keys: 0.0, bins: 20 };
-        assert_eq!(predict(&none, 1.0, Prediction::EqualBalls), 1.0);
+        assert_eq!(predict(&none, 1.0, Prediction::Typical), 1.0);
     }
 
     const TARGET: f64 = 1.25;

@@ -34,8 +34,7 @@ mod thresholds;
 
 pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Ordered, Verdict};
 pub use balls::{
-    Demand, Prediction, Threshold, choose_threshold, choose_threshold_placed, copies,
-    copies_threshold, max_balls, predict,
+    Demand, Prediction, Threshold, choose_threshold, copies, copies_threshold, predict,
 };
 pub use cluster::ClusterPlanner;
 pub use greedy::greedy;

@@ -33,8 +33,6 @@ mod watch;
 
 mod lease;
 
-pub mod model;
-
 use std::time::Duration;
 
 use mbal_model::Instant;

@@ -20,6 +20,8 @@ mod copies;
 mod coverage;
 mod dice;
 mod doubt;
+#[path = "../../../pure/election/tests/ownership/etcd.rs"]
+mod etcd;
 mod faults;
 mod history;
 mod hosts;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use mbal_control::api::{Incarnation, LeaseTold};
 use mbal_control::{Answer, Ask, Leases};
-use mbal_election::model;
 use mbal_election::{KeySeen, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms};
 use mbal_member::Outside;
 use mbal_model::{Instant, ServerId};
 
 use super::control::{Caller, Heard};
 use super::coverage::Sight;
+use super::etcd;
 use super::history::Micros;
 use super::hosts::host_of;
 use super::world::{Happening, World};
@@ -30,7 +30,7 @@ const REVOKES_PER_MILLE: usize = 10;
 /// etcd, and until when it is silent.
 #[derive(Default)]
 pub struct Etcd {
-    model: model::Etcd,
+    model: etcd::Etcd,
     silent_until: Micros,
 }
 

@@ -3,16 +3,16 @@
 //! One interval of requests runs past the sketches, which gives a threshold T. The next, in which popularity
 //! has drifted, runs over the servers, with a key of f requests on ceil(f / T) servers, found by renaming.
 
+mod balls;
 mod path;
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mbal_balance::{
-    Demand, Prediction, choose_threshold_placed, copies, copies_threshold, predict,
-};
+use mbal_balance::{Demand, Prediction, copies, copies_threshold, predict};
 use mbal_sketch::Random;
 
+use self::balls::{choose_threshold_placed, predict_equal};
 use self::path::{
     Detected, Detector, Intervals, Replicas, Stream, detect, hash, imbalance, max_over_min,
     mean_deviation, observe, place,
@@ -152,7 +152,7 @@ fn figure_5(
             let perfect = demand(&known, stream, stream.distinct(), servers);
             let sketched = demand(&sampled.hot, stream, sampled.distinct, servers);
             let predictions = [
-                predict(&perfect, threshold, Prediction::EqualBalls),
+                predict_equal(&perfect, threshold),
                 predict(&perfect, threshold, Prediction::WeighedBalls),
                 predict(&sketched, threshold, Prediction::WeighedBalls),
                 predict(&perfect, threshold, Prediction::Typical),

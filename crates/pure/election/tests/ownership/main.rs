@@ -7,6 +7,7 @@
 //! ```
 //! A seed decides everything. `MBAL_OWNERSHIP_SEEDS=N` runs so many, `MBAL_OWNERSHIP_SEED=N` tells what happens in one.
 
+mod etcd;
 mod world;
 
 use std::time::Duration;

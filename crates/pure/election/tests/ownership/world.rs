@@ -9,7 +9,7 @@ use mbal_election::{
 use mbal_model::Instant;
 use mbal_testkit::{Failed, Met, Sim};
 
-use mbal_election::model::Etcd;
+use crate::etcd::Etcd;
 
 const SERVERS: usize = 3;
 const COORDINATORS: usize = 2;

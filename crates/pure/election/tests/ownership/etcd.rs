@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mbal_election::{LeaseId, OwnerAnswer, OwnerQuestion};
 use mbal_model::Instant;
-
-use crate::{LeaseId, OwnerAnswer, OwnerQuestion};
 
 /// A lease that is over is removed, with its key, a moment later.
 const REVOKED_AFTER: Duration = Duration::from_millis(200);
