@@ -8,6 +8,7 @@
 
 mod address;
 #[cfg(test)]
+#[path = "../tests/unit/against_servers.rs"]
 mod against_servers;
 mod answering;
 mod args;
@@ -18,6 +19,7 @@ mod connection;
 mod cpu;
 mod follow;
 #[cfg(test)]
+#[path = "../tests/unit/following.rs"]
 mod following;
 mod generator;
 mod issuing;

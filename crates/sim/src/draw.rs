@@ -35,8 +35,7 @@ fn over_time(csv: &str) -> Result<String, String> {
     let mut rows: Vec<Vec<&str>> = rows.filter(|row| row.len() == columns.len()).collect();
     rows.iter_mut().for_each(|row| row.reverse());
     let name = rows.first().ok_or("it has no rows")?[0].trim_matches('"');
-    let mut last: BTreeMap<&str, &str> = BTreeMap::new();
-    rows.iter().for_each(|row| drop(last.insert(row[1], row[2])));
+    let last: BTreeMap<&str, &str> = rows.iter().map(|row| (row[1], row[2])).collect();
     // What was not measured is a gap.
     let line = |name: &str, server: &str, column: usize| Line {
         name: name.into(),

@@ -305,5 +305,5 @@ impl FromStr for RingServer {
 }
 
 #[cfg(test)]
-#[path = "ketama_tests.rs"]
+#[path = "../tests/unit/ketama.rs"]
 mod tests;

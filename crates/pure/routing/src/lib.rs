@@ -340,4 +340,5 @@ fn server_at(view: &ClusterView, at: &Address) -> Option<ServerId> {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/routes.rs"]
 mod tests;

@@ -202,5 +202,5 @@ pub fn class_ages(member: &Member) -> Vec<ClassAge> {
 }
 
 #[cfg(test)]
-#[path = "planning_tests.rs"]
+#[path = "../../tests/unit/planning.rs"]
 mod tests;
