@@ -8,6 +8,7 @@
 #[path = "../../pure/sketch/examples/support/mod.rs"]
 mod support;
 
+use mbal_lossy::LossyCounter;
 use mbal_sketch::*;
 use std::fmt::Write;
 use std::hint::black_box;

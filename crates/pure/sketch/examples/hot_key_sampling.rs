@@ -8,7 +8,8 @@
 
 mod support;
 
-use mbal_sketch::{LossyCounter, Random, Sampler, mix};
+use mbal_lossy::LossyCounter;
+use mbal_sketch::{Random, Sampler, mix};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use support::wikipedia;

@@ -6,13 +6,11 @@
 //! their names are kept), epochs are ticked by the caller, random bits come from a seed.
 //!
 //! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (SPORE, SoCC 2013, §3.3, the
-//! tracker of workers and of the proxy), [`HyperLogLog`] and [`LossyCounter`] (NetKV, ICAC 2016, §IV.A; the
-//! latter is what the tracker is held against), and [`StackDistances`] (ElMem, ICDCS 2018, §III.B, the autoscaler's curve).
+//! tracker of workers and of the proxy), [`HyperLogLog`] (NetKV, ICAC 2016, §IV.A), and [`StackDistances`] (ElMem, ICDCS 2018, §III.B, the autoscaler's curve).
 //!
 //! | sketch | merges | bound after merging |
 //! |---|---|---|
 //! | [`HyperLogLog`] | yes | the same registers as one sketch of the whole stream |
-//! | [`LossyCounter`] | yes | counts low by at most error × length of both streams together |
 //! | [`Curve`] | yes, as parts of a hash-partitioned cache | exact where the cache is partitioned alike |
 //! | [`HotKeys`] | no: what it tells is summed | |
 
@@ -24,7 +22,6 @@ mod curve;
 mod distances;
 mod hot_keys;
 mod hyperloglog;
-mod lossy;
 mod sampling;
 mod table;
 
@@ -33,7 +30,6 @@ pub use distances::StackDistances;
 pub use distances::of_cache::{Chosen, Found};
 pub use hot_keys::{Access, HotKeys, KeyRates, Rates, Slot};
 pub use hyperloglog::HyperLogLog;
-pub use lossy::{Frequent, LossyCounter};
 // Every sketch mixes first. A cachelet is a *prefix* of the hash, so the hashes that one worker sees share their high bits: a
 // threshold or a register chosen by raw high bits would look at all of one cachelet and at nothing of the next.
 pub use mbal_random::{Random, mix};

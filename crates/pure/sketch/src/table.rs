@@ -139,7 +139,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Random;
+    use mbal_random::Random;
     use std::collections::BTreeMap;
 
     #[test]

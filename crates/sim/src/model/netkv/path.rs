@@ -1,7 +1,8 @@
 //! NetKV's path of a request (ICAC 2016, §IV): a stream, the sketches that find its hot keys, and the
 //! table of renamed keys that spreads them over the servers.
 
-use mbal_sketch::{HyperLogLog, LossyCounter, Random, Sampler, mix};
+use mbal_lossy::LossyCounter;
+use mbal_sketch::{HyperLogLog, Random, Sampler, mix};
 
 use crate::model::Popularity;
 

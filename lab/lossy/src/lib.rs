@@ -1,6 +1,11 @@
-//! Frequent keys of a stream in bounded memory.
+//! Frequent keys of a stream in bounded memory, as NetKV counts them: what the tracker of hot keys is held against.
+#![forbid(unsafe_code)]
 
-use crate::table::{Cell, Table};
+#[allow(dead_code)]
+#[path = "../../../crates/pure/sketch/src/table.rs"]
+mod table;
+
+use table::{Cell, Table};
 
 /// The frequent keys of a stream, after Manku and Motwani's lossy counting (NetKV, ICAC 2016, §IV.A).
 ///
@@ -168,7 +173,7 @@ impl LossyCounter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Random, mix};
+    use mbal_random::{Random, mix};
     use std::collections::BTreeMap;
 
     // Key k with probability proportional to 1/k, roughly: enough skew for both sides of a bound.
