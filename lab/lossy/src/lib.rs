@@ -5,7 +5,7 @@
 #[path = "../../../crates/pure/sketch/src/table.rs"]
 mod table;
 
-use table::{Cell, Table};
+use table::Table;
 
 /// The frequent keys of a stream, after Manku and Motwani's lossy counting (NetKV, ICAC 2016, §IV.A).
 ///
@@ -136,34 +136,6 @@ impl LossyCounter {
         self.keys.clear();
     }
 
-    /// Adds the counts of another part of the stream. A count is then low by at most
-    /// error × (length of both), where error is the larger of the two.
-    pub fn merge(&mut self, other: &LossyCounter) {
-        for mine in self.keys.cells_mut() {
-            match other.keys.find(mine.hash) {
-                Some(theirs) => {
-                    mine.amount += theirs.amount;
-                    mine.mark += theirs.mark;
-                }
-                None => mine.mark += other.missed_most,
-            }
-        }
-        for theirs in other.keys.cells() {
-            let cell = self.keys.cell(theirs.hash);
-            if cell.is_empty() {
-                *cell = Cell { mark: theirs.mark + self.missed_most, ..*theirs };
-                self.keys.added(1);
-            }
-        }
-        self.error = self.error.max(other.error);
-        self.support = self.support.max(other.support);
-        self.window_keys = (1.0 / self.error).ceil() as u64;
-        self.window_left = self.window_left.min(self.window_keys);
-        self.seen += other.seen;
-        self.missed_most += other.missed_most;
-        self.drop_rare();
-    }
-
     fn drop_rare(&mut self) {
         let missed_most = self.missed_most;
         self.keys.retain(|cell| cell.amount + cell.mark > missed_most);
@@ -216,21 +188,6 @@ mod tests {
             stream.iter().for_each(|&key| counter.observe(key));
             assert_guarantees(&counter, &stream, 0.005, 0.001);
             assert!(counter.tracked() < 2_000, "{}", counter.tracked());
-        }
-    }
-
-    #[test]
-    fn merged_parts_keep_the_bounds_of_the_whole() {
-        for seed in 0..20 {
-            let stream = skewed(60_000, seed);
-            let (left, right) = stream.split_at(17_345);
-            let mut merged = LossyCounter::new(0.005, 0.001);
-            let mut other = merged.clone();
-            left.iter().for_each(|&key| merged.observe(key));
-            right.iter().for_each(|&key| other.observe(key));
-            merged.merge(&other);
-            assert_eq!(merged.seen(), 60_000);
-            assert_guarantees(&merged, &stream, 0.005, 0.001);
         }
     }
 

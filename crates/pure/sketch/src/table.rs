@@ -82,10 +82,6 @@ impl Table {
         self.cells.iter_mut().map(|cell| &mut cell.mark)
     }
 
-    pub(crate) fn cells_mut(&mut self) -> impl Iterator<Item = &mut Cell> {
-        self.cells.iter_mut().filter(|cell| !cell.is_empty())
-    }
-
     /// Drops what is not to be kept. Half of the cells are empty, in no order, so `keep` is asked of
     /// those too instead of branching around them.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Cell) -> bool) {
