@@ -2,7 +2,7 @@
 
 use super::*;
 
-const VECTORS: &str = include_str!("../../../../conformance/vectors/ketama.txt");
+const VECTORS: &str = include_str!("../../../../../conformance/vectors/ketama.txt");
 
 fn servers(list: &str) -> Vec<RingServer> {
     list.split(',').map(|server| server.parse().unwrap()).collect()
