@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use crate::cluster::{once, parse_addresses, parse_owner, parse_server, write_server};
 use crate::{
-    Addresses, Cluster, ClusterMap, ClusterView, MAP_VERSION_MAX, MapVersion, Owner, Prefix,
-    ServerId, Uncovered,
+    Address, Addresses, Cluster, ClusterMap, ClusterView, MAP_VERSION_MAX, MapVersion, Owner,
+    Prefix, ServerId, Uncovered,
 };
 
 /// What to know of a change, to tell it by what holds now.
@@ -78,7 +78,9 @@ impl<T> Chain<T> {
 impl Cluster {
     /// Where this one is another than `before`, an older one of the same name. O(n).
     pub fn difference(&self, before: &Cluster) -> Difference {
-        let is_same = |id: &&ServerId| self.servers.get(id) == before.servers.get(id);
+        let is_same = |id: &&ServerId| {
+            self.servers.get(id).map(written) == before.servers.get(id).map(written)
+        };
         let gone = before.servers.keys().filter(|id| !self.servers.contains_key(id));
         let servers = self.servers.keys().chain(gone);
         let mut known = before.map.cachelets().iter().peekable();
@@ -164,6 +166,11 @@ impl ClusterView {
         }
         self.cluster.write_changes(known, self.version(), servers, cachelets)
     }
+}
+
+/// What is told of a server: not what its name was found to stand for.
+fn written(at: &Addresses) -> (&Option<Address>, &Address, &[Address]) {
+    (&at.link, &at.client, &at.workers)
 }
 
 impl Changes {
