@@ -113,7 +113,9 @@ pub(crate) fn tell_view(
     known: Option<MapVersion>,
     takes_changes: bool,
 ) {
-    if known != Some(on.version()) && on.here.map_version > 0 {
+    // Of an older map a client that goes by changes has no use.
+    let is_newer = takes_changes && known.is_some_and(|known| on.here.map_version < known.map);
+    if known != Some(on.version()) && on.here.map_version > 0 && !is_newer {
         let (here, view) = view(on.shared);
         let changes = known.filter(|_| takes_changes).and_then(|known| {
             // A newer map than the view's may be followed meanwhile: then more is told than has changed.

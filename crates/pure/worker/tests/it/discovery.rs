@@ -170,6 +170,7 @@ fn a_smart_client_that_knows_an_older_map_is_told_what_has_changed() {
         let reply = String::from_utf8(rig.send(format!("config get mbal {asked}\r\n").as_bytes()));
         assert!(reply.expect("text").contains("\r\ncluster "), "{asked}");
     }
+    rig.check("config get mbal 16.0 changes\r\n", "END\r\n");
     rig.check("config get mbal 12.1 change\r\n", "CLIENT_ERROR bad command line format\r\n");
 }
 
