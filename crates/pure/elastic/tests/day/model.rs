@@ -4,9 +4,13 @@
 use std::collections::VecDeque;
 
 use mbal_elastic::{Aims, Forecast, Measured, Policy, Resizer, Seen};
-use mbal_sketch::{Curve, Random, StackDistances, mattson};
+use mbal_sketch::{Curve, Random, StackDistances};
 
 use crate::demand::{self, MINUTES_PER_DAY};
+
+#[allow(dead_code)]
+#[path = "../../../sketch/tests/mattson/mod.rs"]
+mod mattson;
 
 /// The first one teaches, and is not judged.
 const DAYS: usize = 2;
