@@ -197,3 +197,31 @@ pub fn report(verdicts: &Verdicts, rules: &[String]) -> String {
     }
     text
 }
+
+/// How far two ways of serving are apart, by rule: throughput and p99 of the one by the other's.
+pub fn apart(one: &Verdicts, other: &Verdicts) -> String {
+    let mut text = format!(
+        "{} situations, mean values by events: p5, median, p95, the farthest (seed)\n",
+        one.len()
+    );
+    let mut ratios: BTreeMap<(&str, &str), Vec<(f64, u64)>> = BTreeMap::new();
+    for (seed, by_rules) in one {
+        for (rules, verdict) in by_rules {
+            let Some(other) = other.get(seed).and_then(|all| all.get(rules)) else { continue };
+            let throughput = verdict.throughput / other.throughput;
+            ratios.entry((rules, "throughput")).or_default().push((throughput, *seed));
+            let p99 = verdict.p99_us / other.p99_us;
+            ratios.entry((rules, "p99")).or_default().push((p99, *seed));
+        }
+    }
+    for ((rules, what), ratios) in ratios {
+        let ratios = Ratios::new(ratios.into_iter());
+        let far = |one: &&(f64, u64)| one.0.ln().abs();
+        let farthest = ratios.0.iter().max_by(|a, b| far(a).total_cmp(&far(b)));
+        let (far, seed) = farthest.copied().unwrap_or_default();
+        let [low, middle, high] = [0.05, 0.5, 0.95].map(|part| ratios.at(part));
+        let _ =
+            writeln!(text, "{rules:12} {what:10} {low:.3} {middle:.3} {high:.3} {far:.3} ({seed})");
+    }
+    text
+}

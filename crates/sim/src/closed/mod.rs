@@ -9,6 +9,7 @@
 mod brains;
 mod copying;
 mod demand;
+mod events;
 mod judge;
 mod network;
 mod oracle;
@@ -18,11 +19,12 @@ mod trial;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use judge::{Verdict, Verdicts};
+use situation::{Clients, Situation};
 use trial::{RULES, Rules, World};
 
 const EXAMPLES: &str = "\
@@ -44,6 +46,12 @@ pub struct Args {
     /// Names of rules; the losses of the last are listed.
     #[arg(long, value_delimiter = ',', default_value = "off,one,two,three,oracle,all")]
     rules: Vec<String>,
+    /// By events, each request on its own, instead of mean values.
+    #[arg(long)]
+    events: bool,
+    /// Both, and how far they are apart, in situations that are not too large for events.
+    #[arg(long)]
+    check: bool,
     /// Says what happens in each epoch.
     #[arg(long)]
     tell: bool,
@@ -64,10 +72,14 @@ pub fn run(args: &Args) -> Result<(), String> {
     };
     let rules: Vec<&Rules> = args.rules.iter().map(named).collect::<Result<_, _>>()?;
     if args.tell {
-        tell(args.seed, &rules);
+        tell(args.seed, args.events, &rules);
         return Ok(());
     }
-    let mut verdicts = verdicts(args, &rules);
+    if args.check {
+        check(args, &rules);
+        return Ok(());
+    }
+    let mut verdicts = verdicts(args, args.events, &rules, |_| true);
     if let Some(file) = &args.out {
         fs::write(file, judge::csv(&verdicts)).map_err(|error| in_words(file, &error))?;
     }
@@ -86,36 +98,54 @@ fn in_words(file: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", file.display())
 }
 
-fn tell(seed: u64, rules: &[&Rules]) {
+fn tell(seed: u64, by_events: bool, rules: &[&Rules]) {
     let world = World::draw(seed);
     println!("seed {seed}: {}", world.situation.told());
     for rules in rules {
         println!("{}:", rules.name);
-        let trial = world.run(rules, true);
+        let trial = world.run(rules, by_events, true);
         println!("{:?}", Verdict::new(&world.situation, &trial));
     }
 }
 
-fn verdicts(args: &Args, rules: &[&Rules]) -> Verdicts {
+/// Mean values by events, of the first situations that have no more than so many clients.
+fn check(args: &Args, rules: &[&Rules]) {
+    let is_small = |situation: &Situation| {
+        let Clients { smart, ordinary, .. } = &situation.clients;
+        smart + ordinary.iter().sum::<f64>() < 10_000.0 && situation.all_workers() <= 64
+    };
+    let by_events = verdicts(args, true, rules, is_small);
+    let means = verdicts(args, false, rules, is_small);
+    print!("{}", judge::apart(&means, &by_events));
+}
+
+fn verdicts(
+    args: &Args,
+    by_events: bool,
+    rules: &[&Rules],
+    is_wanted: impl Fn(&Situation) -> bool + Sync,
+) -> Verdicts {
     let next = AtomicU64::new(args.seed);
     let verdicts = Mutex::new(Verdicts::new());
+    let left = AtomicI64::new(args.situations as i64);
     let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Relaxed);
-                    if seed >= args.seed + args.situations {
-                        return;
-                    }
-                    let world = World::draw(seed);
+                while left.fetch_sub(1, Relaxed) > 0 {
+                    let world = loop {
+                        let seed = next.fetch_add(1, Relaxed);
+                        if is_wanted(&Situation::draw(seed)) {
+                            break World::draw(seed);
+                        }
+                    };
                     let judged = |rules: &&Rules| {
-                        let trial = world.run(rules, false);
+                        let trial = world.run(rules, by_events, false);
                         (rules.name.to_owned(), Verdict::new(&world.situation, &trial))
                     };
                     let judged = rules.iter().map(judged).collect();
                     let mut all = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
-                    all.insert(seed, judged);
+                    all.insert(world.situation.seed, judged);
                 }
             });
         }

@@ -27,6 +27,8 @@ pub struct Network {
     /// Between a reply and the next request arriving; what of it are not clients that think.
     pub pause: f64,
     pub pause_trip: f64,
+    /// Between two servers and back.
+    pub link_trip: f64,
     pub smart_clients: f64,
     pub ordinary_clients: Vec<f64>,
     /// By worker: the share of keys that smart clients ask it for, and that servers ask it for which have none of them.
@@ -87,6 +89,26 @@ impl Parts {
     }
 }
 
+/// A request's time in a worker: how many times its own work, and how much by chance, 1 being as exponential.
+#[derive(Clone, Copy)]
+struct Stay {
+    stretch: f64,
+    shape: f64,
+}
+
+/// The part of gamma-distributed times with this shape that are longer than so many times the mean (Wilson and Hilferty 1931).
+fn tail(times: f64, shape: f64) -> f64 {
+    if shape < 1.05 {
+        return (-times).exp();
+    }
+    let deviations = (times.cbrt() - 1.0 + 1.0 / (9.0 * shape)) * (9.0 * shape).sqrt();
+    // Abramowitz and Stegun 26.2.17, to 1e-5.
+    let t = 1.0 / (1.0 + 0.33267 * deviations.abs());
+    let density = (-deviations * deviations / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    let beyond = density * t * (0.4361836 + t * (-0.1201676 + t * 0.937298));
+    if deviations < 0.0 { 1.0 - beyond } else { beyond }
+}
+
 /// How likely some key of a batch is of this share.
 pub fn involved(share: f64, batch: f64) -> f64 {
     match batch {
@@ -126,6 +148,8 @@ impl Network {
                 (TURN + self.batch * KEY + links * LINK) / self.capacity[at]
             })
             .collect();
+        let trips: Vec<f64> =
+            (0..servers).map(|server| self.link_trip * self.any(&link, server)).collect();
         let upkeep: Vec<f64> =
             (0..count).map(|at| self.batch * self.upkeep[at] / self.capacity[at]).collect();
         let mut queue = match before.queue.len() == count {
@@ -156,14 +180,14 @@ impl Network {
                     let (mut rate, mut time) = (0.0, 0.0);
                     for at in self.of(server) {
                         let own = own_work[at] * stretch[at];
-                        let pause = self.pause + wait.without[server];
+                        let pause = self.pause + wait.without[server] + trips[server];
                         by_class[at] = self.ordinary_clients[at] / (pause + own);
                         rate += by_class[at];
                         time += by_class[at] * own;
                     }
                     let own = time / rate.max(1e-9);
                     served.own_time[server] = own;
-                    served.ordinary[server] = (rate, own + wait.without[server]);
+                    served.ordinary[server] = (rate, own + wait.without[server] + trips[server]);
                     all_ordinary += rate;
                 }
             }
@@ -221,21 +245,24 @@ impl Network {
 
     /// Seconds from sending to the reply that one of a hundred requests takes longer than.
     pub fn p99(&self, served: &Served) -> f64 {
-        let stretch = |at: &f64| 1.0 + at;
-        let stretch: Vec<f64> = served.queue.iter().map(stretch).collect();
+        let stays = self.stays(served);
         let smart = Parts::new(self, &self.smart, TURN);
         let link = Parts::new(self, &self.forwarded, LINK);
         let all = served.throughput / self.batch;
         let late = |time: f64| {
-            let of_smart = self.late(&smart, &stretch, time, None);
+            let of_smart = self.late(&smart, &stays, time, None);
             let mut late = served.smart.0 * of_smart;
             for (server, (rate, _)) in
                 served.ordinary.iter().enumerate().filter(|one| one.1.0 > 0.0)
             {
                 // Its own worker first, then the others.
                 let own = served.own_time[server];
-                let first = (-time / own).exp();
-                let others = self.late(&link, &stretch, (time - own).max(0.0), Some(server));
+                let at =
+                    self.of(server).max_by(|a, b| served.queue[*a].total_cmp(&served.queue[*b]));
+                let first = tail(time / own, at.map_or(1.0, |at| stays[at].shape));
+                let trip = self.link_trip * self.any(&link, server);
+                let left = (time - own - trip).max(0.0);
+                let others = self.late(&link, &stays, left, Some(server));
                 late += rate * (first + (1.0 - first) * others.min(1.0));
             }
             late / all
@@ -249,12 +276,12 @@ impl Network {
     }
 
     /// How likely a part is not back after this time; without those of a server.
-    fn late(&self, parts: &Parts, stretch: &[f64], time: f64, but: Option<usize>) -> f64 {
+    fn late(&self, parts: &Parts, stays: &[Stay], time: f64, but: Option<usize>) -> f64 {
         let of = |at: usize| {
-            let mean = parts.work[at] * stretch[at] / parts.often[at].max(1e-12);
-            parts.often[at] * (-time / mean.max(1e-12)).exp()
+            let mean = parts.work[at] * stays[at].stretch / parts.often[at].max(1e-12);
+            parts.often[at] * tail(time / mean.max(1e-12), stays[at].shape)
         };
-        let all = (0..stretch.len()).filter(|at| Some(at / self.workers) != but);
+        let all = (0..stays.len()).filter(|at| Some(at / self.workers) != but);
         match self.batch {
             1.0 => all.map(of).sum(),
             _ => 1.0 - all.fold(1.0, |done, at| done * (1.0 - of(at))),
@@ -263,6 +290,33 @@ impl Network {
 
     fn of(&self, server: usize) -> std::ops::Range<usize> {
         server * self.workers..(server + 1) * self.workers
+    }
+
+    /// A queue varies as one with chance arrivals does; but no more than all that are elsewhere vary, since clients are so many.
+    fn stays(&self, served: &Served) -> Vec<Stay> {
+        let clients = self.smart_clients + self.ordinary_clients.iter().sum::<f64>();
+        let by_chance = |queue: &f64| queue * (1.0 + queue);
+        let queued: f64 = served.queue.iter().sum();
+        let all: f64 =
+            served.queue.iter().map(by_chance).sum::<f64>() + (clients - queued).max(0.0);
+        let stay = |queue: &f64| {
+            let own = by_chance(queue);
+            let (stretch, varies) = (1.0 + queue, own.min(all - own));
+            // A request's own work, and those before it, vary a little.
+            let variance = varies + 0.1 * stretch;
+            Stay { stretch, shape: (stretch * stretch / variance).max(1.0) }
+        };
+        served.queue.iter().map(stay).collect()
+    }
+
+    /// How likely a batch asks anything of other servers.
+    fn any(&self, link: &Parts, server: usize) -> f64 {
+        let own = self.of(server);
+        let others = (0..link.often.len()).filter(|at| !own.contains(at)).map(|at| link.often[at]);
+        match self.batch {
+            1.0 => others.sum(),
+            _ => 1.0 - others.fold(1.0, |none, often| none * (1.0 - often)),
+        }
     }
 
     /// Until the slowest part of a batch is back.

@@ -97,6 +97,7 @@ impl Placement {
             batch: f64::from(situation.batch),
             pause: situation.clients.think + situation.round_trip,
             pause_trip: situation.round_trip,
+            link_trip: situation.round_trip,
             smart_clients: situation.clients.smart,
             ordinary_clients: self.ordinary.clone(),
             smart: vec![0.0; count],

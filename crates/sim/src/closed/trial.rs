@@ -4,6 +4,7 @@ use mbal_model::{Owner, Prefix};
 
 use super::brains::{Allowed, Brains, Done};
 use super::demand::Demand;
+use super::events::{Epoch, Events};
 use super::network::Served;
 use super::oracle;
 use super::placement::{Placement, Ways, Writes};
@@ -102,14 +103,24 @@ impl World {
         (&self.demands[at], epoch - shifts[at].epoch)
     }
 
-    pub fn run(&self, rules: &Rules, tells: bool) -> Trial {
+    /// `by_events`: each request is served, instead of means.
+    pub fn run(&self, rules: &Rules, by_events: bool, tells: bool) -> Trial {
         match rules.kind {
-            Kind::Phases(allowed) => self.balanced(allowed, rules.ways, tells),
+            Kind::Phases(allowed) => {
+                let events = by_events.then(|| Events::new(&self.situation));
+                self.balanced(allowed, rules.ways, events, tells)
+            }
             Kind::Oracle => self.best(rules.ways, tells),
         }
     }
 
-    fn balanced(&self, allowed: Allowed, ways: Ways, tells: bool) -> Trial {
+    fn balanced(
+        &self,
+        allowed: Allowed,
+        ways: Ways,
+        mut events: Option<Events>,
+        tells: bool,
+    ) -> Trial {
         let situation = &self.situation;
         let mut brains = Brains::new(situation, allowed, ways);
         let mut placement = self.placement();
@@ -121,8 +132,16 @@ impl World {
             let laid = placement.lay(situation, demand, &taken, &served, ways);
             served = laid.network.solve(&served);
             let is_timed = age >= JUDGED_FROM && age % P99_EVERY == 0;
+            let mut p99 = is_timed.then(|| laid.network.p99(&served));
+            if let Some(events) = &mut events {
+                let placement = &placement;
+                let now = Epoch { situation, demand, placement, taken: &taken, ways };
+                let seen = events.epoch(&now, served.throughput);
+                served = seen.0;
+                p99 = is_timed.then_some(seen.1);
+            }
             trial.throughput.push(served.throughput);
-            trial.p99.push(is_timed.then(|| laid.network.p99(&served)));
+            trial.p99.push(p99);
             let before = brains.done;
             brains.end_epoch(&mut placement, demand, &laid, &served);
             let Done { lent, moved, handed } = brains.done;
