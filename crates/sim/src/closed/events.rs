@@ -12,11 +12,11 @@ use super::placement::{Placement, Ways, Writes};
 use super::situation::Situation;
 use crate::model::Delays;
 
-/// Keys that are served in an epoch, about: enough for means to be right to a percent.
-const KEYS: f64 = 200_000.0;
-const REQUESTS_MIN: f64 = 8_000.0;
+/// Keys that are served in an epoch, about: enough for means to be right to some percents.
+const KEYS: f64 = 40_000.0;
+const REQUESTS_MIN: f64 = 4_000.0;
 /// Requests of each client in an epoch, at least: what has changed is felt by then.
-const ROUNDS_MIN: f64 = 4.0;
+const ROUNDS_MIN: f64 = 2.0;
 /// An epoch's first part is not counted.
 const WARM: f64 = 0.3;
 
@@ -34,10 +34,16 @@ pub struct Events {
 }
 
 /// Seconds; never no number.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Time(f64);
 
 impl Eq for Time {}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Time) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Time {
     fn cmp(&self, other: &Time) -> std::cmp::Ordering {
@@ -122,6 +128,8 @@ struct Counted {
     from: f64,
     keys: Vec<f64>,
     turns: Vec<f64>,
+    followed_keys: Vec<f64>,
+    followed_turns: Vec<f64>,
     followed: Vec<f64>,
     own: Vec<f64>,
     /// Requests times seconds in the queue.
@@ -398,7 +406,11 @@ impl Events {
         if !self.done.keys.is_empty() {
             let time = self.now - self.workers[worker].began.max(self.done.from);
             match job.what {
-                What::Part { .. } => self.done.followed[worker] += time,
+                What::Part { .. } => {
+                    self.done.followed[worker] += time;
+                    self.done.followed_keys[worker] += f64::from(job.keys);
+                    self.done.followed_turns[worker] += 1.0;
+                }
                 _ => self.done.own[worker] += time,
             }
             let is_turn = matches!(job.what, What::Part { .. } | What::Turn { .. });
@@ -533,6 +545,8 @@ impl Events {
             own: rate(&done.own),
             keys: rate(&done.keys),
             turns: rate(&done.turns),
+            followed_keys: rate(&done.followed_keys),
+            followed_turns: rate(&done.followed_turns),
             ..Served::default()
         };
         (served, done.delays.at(0.99) / 1e7)
@@ -546,6 +560,8 @@ impl Counted {
             from: now,
             keys: none(),
             turns: none(),
+            followed_keys: none(),
+            followed_turns: none(),
             followed: none(),
             own: none(),
             queued: none(),

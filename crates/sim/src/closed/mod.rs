@@ -49,6 +49,12 @@ pub struct Args {
     /// By events, each request on its own, instead of mean values.
     #[arg(long)]
     events: bool,
+    /// Only clusters of eight servers at most.
+    #[arg(long)]
+    small: bool,
+    /// Fails if a figure of the last rule is below its floor.
+    #[arg(long)]
+    floors: bool,
     /// Both, and how far they are apart, in situations that are not too large for events.
     #[arg(long)]
     check: bool,
@@ -79,7 +85,7 @@ pub fn run(args: &Args) -> Result<(), String> {
         check(args, &rules);
         return Ok(());
     }
-    let mut verdicts = verdicts(args, args.events, &rules, |_| true);
+    let mut verdicts = verdicts(args, args.events, &rules, |one| !args.small || one.servers <= 8);
     if let Some(file) = &args.out {
         fs::write(file, judge::csv(&verdicts)).map_err(|error| in_words(file, &error))?;
     }
@@ -91,7 +97,13 @@ pub fn run(args: &Args) -> Result<(), String> {
         names.splice(0..0, added);
     }
     print!("{}", judge::report(&verdicts, &names));
-    Ok(())
+    let last = names.last().map_or("", String::as_str);
+    match judge::broken(&verdicts, last) {
+        broken if args.floors && !broken.is_empty() => {
+            Err(format!("{last}: {}", broken.join("; ")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn in_words(file: &Path, error: &std::io::Error) -> String {

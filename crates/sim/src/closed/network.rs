@@ -176,18 +176,18 @@ impl Network {
             let mut all_ordinary = 0.0;
             if has_ordinary {
                 let wait = self.slowest(&link, &stretch);
-                for server in 0..servers {
+                for (server, trip) in trips.iter().enumerate() {
                     let (mut rate, mut time) = (0.0, 0.0);
                     for at in self.of(server) {
                         let own = own_work[at] * stretch[at];
-                        let pause = self.pause + wait.without[server] + trips[server];
+                        let pause = self.pause + wait.without[server] + trip;
                         by_class[at] = self.ordinary_clients[at] / (pause + own);
                         rate += by_class[at];
                         time += by_class[at] * own;
                     }
                     let own = time / rate.max(1e-9);
                     served.own_time[server] = own;
-                    served.ordinary[server] = (rate, own + wait.without[server] + trips[server]);
+                    served.ordinary[server] = (rate, own + wait.without[server] + trip);
                     all_ordinary += rate;
                 }
             }

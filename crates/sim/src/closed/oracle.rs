@@ -257,3 +257,88 @@ fn descend(
     }
     moves
 }
+
+#[cfg(test)]
+mod tests {
+    use mbal_random::Random;
+
+    use super::super::demand::HotKey;
+    use super::super::placement::Writes;
+    use super::super::situation::Clients;
+    use super::*;
+
+    const WAYS: Ways = Ways { writes: Writes::Open, in_batches: true, at_once: true };
+
+    /// Three servers of a worker each, unequal ones, and clients that keep them busy.
+    fn situation(random: &mut Random, batch: u32) -> Situation {
+        Situation {
+            seed: 1,
+            servers: 3,
+            workers: 1,
+            speeds: (0..3).map(|_| 0.1 + 0.2 * random.unit()).collect(),
+            keys: 1_000,
+            shifts: Vec::new(),
+            sets: 0.0,
+            batch,
+            clients: Clients { smart: 200.0, ordinary: vec![0.0; 3], think: 0.0, is_open: false },
+            round_trip: 1e-4,
+            cachelet_bytes: 1 << 20,
+        }
+    }
+
+    /// Six cachelets; most of the first is one key.
+    fn demand(random: &mut Random) -> Demand {
+        let weights: Vec<f64> = (0..6).map(|_| random.unit() * random.unit()).collect();
+        let sum: f64 = weights.iter().sum();
+        let shares: Vec<f64> = weights.iter().map(|weight| weight / sum).collect();
+        let share = 0.8 * shares[0];
+        let key = HotKey { name: b"hot".to_vec(), cachelet: 0, share, sets: 0.02 };
+        Demand { shares, hottest: vec![key] }
+    }
+
+    /// The best of all placements of whole cachelets, the key with copies on no, one or two other servers.
+    fn by_force(situation: &Situation, demand: &Demand) -> f64 {
+        let mut best = 0.0f64;
+        for number in 0..3usize.pow(6) {
+            let owners: Vec<usize> = (0..6).map(|at| number / 3usize.pow(at) % 3).collect();
+            let others: Vec<usize> = (0..3).filter(|worker| *worker != owners[0]).collect();
+            for shadows in [&[][..], &others[..1], &others[1..], &others[..]] {
+                let copied = (!shadows.is_empty()).then(|| (b"hot".to_vec(), shadows.to_vec()));
+                let placement = Placement {
+                    owners: owners.clone(),
+                    ordinary: vec![0.0; 3],
+                    copied: copied.into_iter().collect(),
+                    moves: Default::default(),
+                };
+                let none = vec![0.0; 3];
+                let last = Served::default();
+                let laid = placement.lay(situation, demand, &none, &last, WAYS);
+                best = best.max(laid.network.solve(&last).throughput);
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn no_placement_is_better_and_the_best_is_near() {
+        let mut random = Random::new(7);
+        let mut ratios = Vec::new();
+        for round in 0..12 {
+            let situation = situation(&mut random, if round % 2 == 0 { 1 } else { 20 });
+            let demand = demand(&mut random);
+            let forced = by_force(&situation, &demand);
+            let mut placement = Placement {
+                owners: vec![0, 0, 1, 1, 2, 2],
+                ordinary: vec![0.0; 3],
+                copied: Default::default(),
+                moves: Default::default(),
+            };
+            let found = best(&situation, &demand, WAYS, &mut placement).served.throughput;
+            assert!(forced <= 1.02 * found, "round {round}: {forced} by force, {found} found");
+            ratios.push(forced / found);
+        }
+        ratios.sort_by(f64::total_cmp);
+        // Six cachelets are few: whole ones cannot be as even as parts.
+        assert!(ratios[ratios.len() / 2] > 0.85, "{ratios:?}");
+    }
+}

@@ -274,3 +274,35 @@ impl Dice {
         &all[self.below(all.len() as u64) as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_thousand_nine_hundred_are_small_and_all_kinds_are_among_them() {
+        let all: Vec<Situation> = (1..=1_000).map(Situation::draw).collect();
+        let count = |is: &dyn Fn(&Situation) -> bool| all.iter().filter(|one| is(one)).count();
+        let small = count(&|one| one.servers <= 8);
+        assert!((870..=930).contains(&small), "{small}");
+        let law = |one: &Situation, is: fn(&Law) -> bool| one.shifts.iter().any(|s| is(&s.law));
+        let kinds: [(&str, usize); 9] = [
+            ("Zipf", count(&|one| law(one, |law| matches!(law, Law::Zipf { .. })))),
+            ("hot set", count(&|one| law(one, |law| matches!(law, Law::HotSet { .. })))),
+            ("one key", count(&|one| law(one, |law| matches!(law, Law::OneKey { .. })))),
+            ("one worker", count(&|one| law(one, |law| matches!(law, Law::OneWorker { .. })))),
+            ("batches", count(&|one| one.batch > 1)),
+            ("shifts", count(&|one| one.shifts.len() > 1)),
+            ("unequal", count(&|one| one.speeds.iter().any(|speed| *speed != one.speeds[0]))),
+            ("ordinary", count(&|one| one.clients.ordinary.iter().sum::<f64>() > 0.0)),
+            ("open", count(&|one| one.clients.is_open)),
+        ];
+        for (name, count) in kinds {
+            assert!(count >= 100, "{name}: {count}");
+        }
+        for one in &all {
+            assert!((3..=100).contains(&one.servers) && (1..=8).contains(&one.workers), "{one:?}");
+            assert!(one.batch <= 100 && one.sets <= 0.5, "{one:?}");
+        }
+    }
+}

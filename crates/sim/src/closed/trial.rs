@@ -76,7 +76,10 @@ pub struct Trial {
 
 impl World {
     pub fn draw(seed: u64) -> World {
-        let situation = Situation::draw(seed);
+        World::of(Situation::draw(seed))
+    }
+
+    fn of(situation: Situation) -> World {
         let map = Brains::new(&situation, Allowed::default(), NOW).map();
         let demand = |shift| Demand::new(&situation, shift, &map);
         World { demands: situation.shifts.iter().map(demand).collect(), situation, map }
@@ -201,5 +204,70 @@ impl Trial {
     /// Epochs of each shift.
     pub fn stretches(shifts: &[Shift]) -> impl Iterator<Item = std::ops::Range<usize>> {
         shifts.iter().map(|shift| shift.epoch as usize..shift.end(shifts) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::situation::{Clients, Law};
+    use super::*;
+
+    /// Three servers of two workers, each with a fifth of a core, and clients that keep them busy or do not.
+    fn world(law: Law, clients: f64, think: f64, seed: u64) -> World {
+        World::of(Situation {
+            seed,
+            servers: 3,
+            workers: 2,
+            speeds: vec![0.2; 6],
+            keys: 20_000,
+            shifts: vec![Shift { epoch: 0, law, salt: seed }],
+            sets: 0.05,
+            batch: 1,
+            clients: Clients { smart: clients, ordinary: vec![0.0; 6], think, is_open: false },
+            round_trip: 1e-4,
+            cachelet_bytes: 1 << 20,
+        })
+    }
+
+    fn rules(name: &str) -> &'static Rules {
+        RULES.iter().find(|rules| rules.name == name).expect("there are such rules")
+    }
+
+    #[test]
+    fn what_is_hot_on_one_worker_is_spread() {
+        let world = world(Law::OneWorker { share: 0.95 }, 96.0, 0.0, 1);
+        let late = |name| {
+            let trial = world.run(rules(name), false, false);
+            trial.throughput[JUDGED_FROM as usize..].iter().sum::<f64>()
+        };
+        let (off, all, oracle) = (late("off"), late("all"), late("oracle"));
+        assert!(3.0 * off < all && all <= 1.02 * oracle, "{off} {all} {oracle}");
+    }
+
+    #[test]
+    fn an_even_load_is_left_alone() {
+        let mut moves = 0;
+        // Idle, half busy, and saturated.
+        for (seed, think) in [(1, 5e-3), (2, 5e-4), (3, 0.0)] {
+            let world = world(Law::Zipf { exponent: 0.0 }, 96.0, think, seed);
+            let trial = world.run(rules("all"), false, false);
+            moves += trial.moves.iter().map(|moves| moves[0]).sum::<u64>();
+        }
+        assert!(moves <= 1, "{moves} moves in 240 epochs");
+    }
+
+    #[test]
+    fn means_are_as_events_have_them() {
+        let laws = [Law::Zipf { exponent: 0.9 }, Law::HotSet { keys: 0.01, share: 0.9 }];
+        for (law, batch) in laws.into_iter().zip([1, 20]) {
+            let mut world = world(law, 64.0, 0.0, 3);
+            world.situation.batch = batch;
+            let mean = |by_events| {
+                let trial = world.run(rules("off"), by_events, false);
+                trial.throughput.iter().sum::<f64>() / EPOCHS as f64
+            };
+            let ratio = mean(false) / mean(true);
+            assert!((0.95..1.05).contains(&ratio), "{law:?}, batches of {batch}: {ratio}");
+        }
     }
 }
