@@ -38,16 +38,16 @@ fn plots_without_anything_to_draw_are_an_error() {
 #[test]
 fn a_model_writes_nothing_where_no_folder_is_named() {
     let folder = folder("model");
-    let model = ["model", "balance", "--servers", "2", "--epochs", "2", "--seeds", "1"];
+    let model = ["model", "size", "--servers", "2", "--workers", "2", "--epochs", "1"];
     let output = output_of(&model, &folder);
     assert!(output.status.success(), "{output:?}");
-    assert!(said(&output.stdout).starts_with("# balance-2-servers\nseed,run,workload,"));
+    assert!(said(&output.stdout).starts_with("# size\nservers,workers,cachelets,"));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     let output = output_of(&[&model[..], &["--out", "figures"]].concat(), &folder);
     assert!(output.status.success(), "{output:?}");
     let left = fs::read_dir(folder.join("figures")).unwrap();
     let left: Vec<String> =
         left.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(left, ["balance-2-servers.csv"]);
+    assert_eq!(left, ["size.csv"]);
     fs::remove_dir_all(folder).unwrap();
 }

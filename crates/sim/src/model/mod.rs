@@ -1,7 +1,5 @@
 //! `mbal-lab model`: the policies over queues with service times.
 
-mod balance;
-mod coordinated;
 mod drawn;
 mod fleet;
 mod netkv;
@@ -9,7 +7,6 @@ mod popularity;
 mod report;
 mod size;
 mod traces;
-mod workloads;
 
 use std::path::PathBuf;
 
@@ -24,8 +21,6 @@ is done, so Ctrl-C at any moment leaves nothing half done.
 
   mbal-lab model netkv --speed                 28 million requests over 2,500 servers, timed
   mbal-lab model netkv --out figures           NetKV's Figures 5 and 12 to 17, some minutes
-  mbal-lab model balance                       phases 2 and 3 on 20 servers, alone and together
-  mbal-lab model balance --servers 100 --seeds 1
   mbal-lab model size --servers 1000           a coordinator's time and bytes, 64,000 workers
   mbal-lab model plots --out figures           draws again what has been left there as CSV";
 
@@ -47,8 +42,6 @@ pub struct Args {
 enum Experiment {
     /// Figures 5 and 12 to 17 of NetKV, and how fast 28 million requests are.
     Netkv(netkv::Options),
-    /// Phases 2 and 3 of MBal, alone and together: how soon loads are even under hot sets that shift.
-    Balance(balance::Options),
     /// What a cluster costs its coordinator: CPU time of an epoch, bytes of a heartbeat and of the map, by size.
     Size(size::Options),
     /// Plots of what the others, and the examples of `sketch`, `elastic` and `exact`, wrote as CSV into the folder of
@@ -61,7 +54,6 @@ pub fn run(args: &Args) -> Result<(), String> {
     let report = Report::new(args.out.as_deref())?;
     match &args.experiment {
         Experiment::Netkv(options) => netkv::run(options, args.seed, &report),
-        Experiment::Balance(options) => balance::run(options, args.seed, &report),
         Experiment::Size(options) => size::run(options, args.seed, &report),
         Experiment::Plots => {
             let folder = args.out.as_deref().ok_or("plots: --out DIR says where the CSV is")?;
