@@ -29,6 +29,7 @@ fn outlook(servers: usize, workers: usize, cachelets: usize) -> Outlook {
             workers: own,
             helpless: true,
             refuses: false,
+            copying: Vec::new(),
             room_bytes: None,
         }
     });

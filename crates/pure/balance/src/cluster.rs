@@ -37,6 +37,8 @@ const STEPS_MAX: usize = 64;
 /// A worker alone may have so much more than its part: a cachelet that has more is too heavy.
 const HEAVY: f64 = 1.15;
 
+/// A case waits so long for copies of its hot keys.
+const COPIES_EPOCHS: u32 = 6;
 /// So much of what has left a worker is back as load that stays with its connections, and giving was in vain.
 const BACK_SHARE: f64 = 0.5;
 /// So much of an average worker's work has left a worker, and it has to show.
@@ -224,13 +226,23 @@ impl ClusterPlanner {
         });
         let signs: Vec<Sign> = signs.collect();
         self.cases.observe(signs.into_iter(), self.thresholds.patience);
+        let copying: BTreeSet<Prefix> =
+            outlook.servers.iter().flat_map(|server| &server.copying).copied().collect();
+        // What copies are going to take is not taken by moves as well.
+        let waits_for_copies = |worker: &WorkerLoad| {
+            self.cases.open(worker.at) <= COPIES_EPOCHS
+                && worker.cachelets.iter().any(|held| copying.contains(&held.cachelet))
+        };
         let is_its = |server: &ServerOutlook, at: Owner| {
             // The server acts first, and has as long until that has to show.
             let patience = if server.helpless { 1 } else { 2 * self.thresholds.patience };
             self.cases.is_pressing(at) && patience <= self.cases.open(at)
                 || is_planted(Fault::LevelsTheLastPercent)
         };
-        let pressing = stays.iter().filter(|(server, worker)| is_its(server, worker.at));
+        let pressing = stays.iter().filter(|(server, worker)| {
+            is_its(server, worker.at)
+                && (!waits_for_copies(worker) || is_planted(Fault::NothingIsPending))
+        });
         let mut sources: Vec<usize> =
             pressing.filter_map(|(_, worker)| places.get(&worker.at).copied()).collect();
         let by_quotient = |at: &usize| quotient(&demand.workers[*at]);

@@ -51,6 +51,7 @@ impl Cluster {
                 .collect(),
             helpless: true,
             refuses: false,
+            copying: Vec::new(),
             room_bytes: None,
         });
         Cluster {
@@ -249,6 +250,20 @@ fn who_gives_in_vain_is_helped_less_often() {
     assert!(pause.is_some_and(|at| at < 4), "{planned:?}");
 }
 
+fn what_copies_are_to_take_is_not_taken_by_moves() {
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.2, 0.2]], &[&[0.1]], &[&[0.1]]]);
+    cluster.servers[0].copying = vec![Prefix::nth(0, 15)];
+    assert_eq!(steps(&cluster.epochs(2)), []);
+    // They have shown it, and it was not enough.
+    cluster.servers[0].copying.clear();
+    cluster.worker(at(0, 0)).cachelets[0].pinned = true;
+    assert_eq!(cluster.epoch().asking, [ServerId(0)]);
+    // Nor is a case kept by copies that come and go.
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.2, 0.2]], &[&[0.1]], &[&[0.1]]]);
+    cluster.servers[0].copying = vec![Prefix::nth(0, 15)];
+    assert_eq!(cluster.epochs(8).asking, [ServerId(0)]);
+}
+
 macro_rules! rules {
     ($($rule:ident: $fault:ident,)*) => {
         mod holds {
@@ -286,6 +301,7 @@ rules! {
     what_a_server_did_not_take_of_its_share_is_planned_again: FilledOnPaper,
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
     who_gives_in_vain_is_helped_less_often: VainGoesOn,
+    what_copies_are_to_take_is_not_taken_by_moves: NothingIsPending,
 }
 
 #[test]

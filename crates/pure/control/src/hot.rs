@@ -253,14 +253,18 @@ fn reports(ledger: &Ledger) -> impl Iterator<Item = (ServerId, &HotReport)> {
     recent.flat_map(|(id, heard)| heard.last.hot.iter().map(move |report| (id, report)))
 }
 
-/// Hashes of the keys that have copies, in order.
-pub(crate) fn copied_hashes(ledger: &Ledger) -> Vec<u64> {
+/// After so many epochs it has shown what copies take.
+const COPIES_SHOW: u32 = 3;
+
+/// Hashes of the keys that have copies, in order, and whether they have just got them.
+pub(crate) fn copied_hashes(ledger: &Ledger) -> Vec<(u64, bool)> {
     let copied = reports(ledger).filter(|(_, report)| report.gamma() > 0);
+    let shows_ms = u128::from(COPIES_SHOW) * ledger.epoch.as_millis();
     let hash = |report: &HotReport| {
         let key = unescaped(report.key.as_bytes());
-        Key::new(&key).map(|key| key.hash())
+        Key::new(&key).map(|key| (key.hash(), u128::from(report.copied_ms) < shows_ms))
     };
-    let mut hashes: Vec<u64> = copied.filter_map(|(_, report)| hash(report)).collect();
+    let mut hashes: Vec<(u64, bool)> = copied.filter_map(|(_, report)| hash(report)).collect();
     hashes.sort_unstable();
     hashes
 }

@@ -34,9 +34,9 @@ pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlo
         alive.map(|id| (id, server_outlook(ledger, balanced, id))).collect();
     // Phase 1 helps those. A move would end their copies, and for a second or more all of their reads would be the destination's.
     let copied = copied_hashes(ledger);
-    let is_copied = |prefix: &Prefix| {
-        let at = copied.partition_point(|hash| *hash < prefix.first_hash());
-        copied.get(at).is_some_and(|hash| prefix.contains(*hash))
+    let copied_of = |prefix: Prefix| {
+        let at = copied.partition_point(|(hash, _)| *hash < prefix.first_hash());
+        copied[at..].iter().take_while(move |(hash, _)| prefix.contains(*hash))
     };
     for (prefix, owner) in ledger.state().cachelets() {
         let Some(server) = servers.get_mut(&owner.server) else { continue };
@@ -50,9 +50,14 @@ pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlo
                 let (load, bytes) = unlisted(ledger, owner.server, home);
                 (home, load, bytes)
             });
+        let mut copied = copied_of(*prefix).peekable();
+        let pinned = copied.peek().is_some();
+        if copied.any(|(_, is_new)| *is_new) {
+            server.copying.push(*prefix);
+        }
         let at = at.min(server.workers.len().saturating_sub(1));
         if let Some(worker) = server.workers.get_mut(at) {
-            let held = CacheletLoad { cachelet: *prefix, load, bytes, pinned: is_copied(prefix) };
+            let held = CacheletLoad { cachelet: *prefix, load, bytes, pinned };
             worker.cachelets.push(held);
         }
     }
@@ -93,6 +98,7 @@ fn server_outlook(ledger: &Ledger, balanced: &Balanced, id: ServerId) -> ServerO
         workers: (0..workers).map(worker).collect(),
         helpless: last.is_some_and(|last| last.helpless),
         refuses: balanced.refuses(ledger.now, id),
+        copying: Vec::new(),
         room_bytes: last.and_then(|last| last.room_bytes),
     }
 }

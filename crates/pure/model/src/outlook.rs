@@ -41,6 +41,8 @@ pub struct ServerOutlook {
     pub helpless: bool,
     /// Moves to it came to nothing lately: for a while it is not given its share.
     pub refuses: bool,
+    /// Its cachelets with a key that has just got copies: what these take has not shown yet.
+    pub copying: Vec<Prefix>,
     /// Of a server that evicts nothing: bytes of its memory that are free, as they were told last. What does not fit there does not
     /// arrive.
     pub room_bytes: Option<u64>,

@@ -98,6 +98,8 @@ pub enum Fault {
     ForgetsWhatIsUnderWay,
     /// A server gets more than its memory holds.
     OverMemory,
+    /// Moves take what copies are going to take.
+    NothingIsPending,
     /// Nobody is told that all are hot.
     AllHotIsKept,
     /// A server gives on and on, though what it has given stays its load.

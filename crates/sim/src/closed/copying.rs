@@ -32,6 +32,7 @@ pub struct Copier {
     servers: Vec<ServerId>,
     workers: usize,
     writes: Writes,
+    now: Instant,
     /// By key.
     homes: BTreeMap<Vec<u8>, Home>,
     known: BTreeMap<Vec<u8>, Known>,
@@ -44,6 +45,7 @@ pub struct Copier {
 struct Home {
     server: usize,
     upkeep: Upkeep,
+    since: Instant,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -58,6 +60,7 @@ impl Copier {
             servers: (1..=servers as u16).map(ServerId).collect(),
             workers,
             writes,
+            now: Instant::ZERO,
             homes: BTreeMap::new(),
             known: BTreeMap::new(),
             backoffs: (0..servers).map(|_| CopyBackoff::default()).collect(),
@@ -87,6 +90,7 @@ impl Copier {
             .collect();
         for look in 0..LOOKS {
             let now = Instant::from_micros(epoch * 1_000_000 + u64::from(look) * 200_000);
+            self.now = now;
             self.keep(now, placement, demand, laid, served);
             self.copy(now, placement, demand, laid, served, &is_hot);
         }
@@ -180,7 +184,7 @@ impl Copier {
                 if wanted > 1 { self.places(&key.name, server, wanted - 1) } else { vec![] };
             if !places.is_empty() {
                 let upkeep = Upkeep::new(known.last);
-                self.homes.insert(key.name.clone(), Home { server, upkeep });
+                self.homes.insert(key.name.clone(), Home { server, upkeep, since: now });
                 placement.copied.insert(key.name.clone(), places);
             }
         }
@@ -251,7 +255,7 @@ impl Copier {
                 value_bytes: VALUE_BYTES,
                 state: home.map(|_| HotState::Hot),
                 copies: shadows.into_iter().flatten().map(of).collect(),
-                copied_ms: 0,
+                copied_ms: home.map_or(0, |home| (self.now - home.since).as_millis() as u64),
             });
         }
         reports.sort_by(|a, b| b.rate().total_cmp(&a.rate()));

@@ -232,6 +232,7 @@ impl World {
                 workers: own.to_vec(),
                 helpless: balancer.is_helpless(),
                 refuses: false,
+                copying: Vec::new(),
                 room_bytes: None,
             });
         let step = |(cachelet, (to, _)): (&usize, &(usize, u64))| Move {
