@@ -52,6 +52,7 @@ pub struct Time {
     pub unix: Duration,
 }
 
+#[allow(clippy::large_enum_variant, reason = "a few in a minute, one at a time")]
 pub enum Event {
     /// The moment of [`Pilot::next_wake`] has come.
     Woken,
@@ -61,6 +62,7 @@ pub enum Event {
     Done(Result<(), String>),
 }
 
+#[allow(clippy::large_enum_variant, reason = "a few in a minute, one at a time")]
 #[derive(Debug)]
 pub enum Action {
     /// Answered by [`Event::Answered`].

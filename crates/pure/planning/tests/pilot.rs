@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mbal_control::api::{AutoscaleConfig, AutoscaleStatus, ScaleStatus, ServerStatus, Status};
+use mbal_control::api::{AutoscaleConfig, AutoscaleStatus, ServerStatus, Status};
 use mbal_control::{Answer, Ask, Demand};
 use mbal_elastic::Forecast;
 use mbal_model::{Instant, ServerId};
@@ -37,7 +37,7 @@ impl Rig {
         let servers = self.states.iter().zip(1..);
         match ask {
             Ask::AutoscaleStatus => Answer::Autoscale(self.status.clone()),
-            Ask::Scaling => Answer::Scale(Box::new(ScaleStatus::default())),
+            Ask::Scaling => Answer::Scale(Box::default()),
             Ask::Status => {
                 let server = |(state, id): (&&str, usize)| ServerStatus {
                     id: id as u16,
