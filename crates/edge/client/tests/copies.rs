@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 /// Any suffix's copy is on the other one of two servers.
 const ATOMIC: &str = "=60000.1,2,3,4,5,6,7,8";
-const ASYNC: &str = "~60000.1,2,3,4,5,6,7,8";
+const ASYNC: &str = "~60000.1,2,3,4,5,6,7,8@8.1";
 
 fn hit(token: &str) -> Deed {
     reply(&format!("VA 1 f0 c1{}{token}\r\nv\r\n", if token.is_empty() { "" } else { " L" }))
@@ -96,7 +96,7 @@ async fn a_client_says_the_newest_that_copies_have_shown() {
     .await;
     let asked = fake.asked();
     let marks = asked.iter().filter_map(|(_, request)| Some(request.split_once('*')?.1));
-    assert_eq!(marks.take(4).collect::<Vec<_>>(), ["0.0", "9.2", "9.2", "10.1"]);
+    assert_eq!(marks.take(4).collect::<Vec<_>>(), ["8.1", "9.2", "9.2", "10.1"]);
     assert_eq!(client.copy_reads(), by_lease(&fake) as u64);
 }
 
