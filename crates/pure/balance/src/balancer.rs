@@ -41,11 +41,6 @@ pub enum Mode {
 #[derive(Debug)]
 pub enum News {
     Epoch(Reading),
-    /// Hot keys of the worker that has most, and whether one is hot by writes: what the next epoch counts.
-    Hot {
-        keys: u32,
-        write_hot: bool,
-    },
     /// The planner's answer to the question of that number; `None` if it failed.
     Planned {
         number: u64,
@@ -153,8 +148,6 @@ pub struct Balancer {
     asked: Option<(Question, u64)>,
     last_question: u64,
     last_order: u64,
-    hot_keys: u32,
-    write_hot: bool,
     in_phase_two: bool,
     decisions: Decisions,
 }
@@ -202,8 +195,6 @@ impl Balancer {
             asked: None,
             last_question: 0,
             last_order: 0,
-            hot_keys: 0,
-            write_hot: false,
             in_phase_two: false,
             decisions: Decisions::default(),
         }
@@ -213,7 +204,6 @@ impl Balancer {
     pub fn handle(&mut self, news: News, duties: &mut Vec<Duty>) {
         match news {
             News::Epoch(reading) => self.end_epoch(reading, duties),
-            News::Hot { keys, write_hot } => (self.hot_keys, self.write_hot) = (keys, write_hot),
             News::Planned { number, proposal } => self.planned(number, proposal, duties),
             News::Reported { order, outcome } => self.reported(order, outcome),
             News::Asked { cachelet, to } => self.operate(cachelet, to, duties),

@@ -17,8 +17,6 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, Prefix, WorkerId, WorkerLoad};
 use mbal_worker::{OrderId, Report, Shared, Sums, Tallies, order_event};
 
-use crate::hot;
-
 /// What heartbeats say of the last epoch; nothing before one has ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loads {
@@ -154,8 +152,6 @@ impl Balancing {
             None => (&nothing, true),
         };
         let reading = counted.tallies.since(&before.tallies);
-        let (keys, write_hot) = hot::vital(&self.shared);
-        self.balancer.handle(News::Hot { keys, write_hot }, duties);
         self.balancer.handle(News::Epoch(reading), duties);
         self.shared.set_phase_two(self.balancer.in_phase_two());
         // What was counted before there was a balancer is no epoch.

@@ -1,10 +1,9 @@
 //! Hot keys, as the coordinator and a server's workers speak of them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_control::api::{self, HOT_KEYS_LISTED, HotReport, HotState, HotTold};
-use mbal_model::{Instant, Key};
+use mbal_model::Instant;
 use mbal_replica::HomeState;
 use mbal_worker::{HotHome, HotMode, HotTerms, Shared};
 
@@ -72,23 +71,4 @@ pub fn readable(key: &[u8]) -> String {
     let mut written = Vec::new();
     mbal_wire::push_readable(&mut written, key);
     String::from_utf8(written).expect("all of it is printed ASCII")
-}
-
-/// What phases 2 and 3 have to know of hot keys: how many the worker has that has most, and whether one is hot by writes.
-pub(crate) fn vital(shared: &Shared) -> (u32, bool) {
-    let threshold = shared.hot_threshold();
-    let mut by_worker: BTreeMap<u16, u32> = BTreeMap::new();
-    let mut write_hot = false;
-    let hot = shared.hot_homes(usize::MAX).into_iter();
-    for home in hot.filter(|home| home.reads + home.writes > threshold) {
-        let rates = HotReport { reads: home.reads, writes: home.writes, ..HotReport::default() };
-        if rates.is_write_hot() {
-            write_hot = true;
-        } else if let Some((_, worker)) =
-            Key::new(&home.key).and_then(|key| shared.store.cachelet_of(key.hash()))
-        {
-            *by_worker.entry(worker.0).or_default() += 1;
-        }
-    }
-    (by_worker.into_values().max().unwrap_or(0), write_hot)
 }

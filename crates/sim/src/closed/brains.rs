@@ -140,10 +140,8 @@ impl Brains {
         for server in 0..self.balancers.len() {
             let copier = self.copier.as_ref();
             let hot = copier.map_or(Vec::new(), |one| one.reports(server, placement, demand));
-            let (keys, write_hot) = copier.map_or((0, false), |one| one.vital(server, &hot));
             let reading = self.reading(server, &held, laid, served);
-            let news = vec![News::Epoch(reading), News::Hot { keys, write_hot }];
-            self.balance_server(server, news, placement);
+            self.balance_server(server, vec![News::Epoch(reading)], placement);
             self.beat(server, hot, placement, served);
         }
         self.follow_map(placement);

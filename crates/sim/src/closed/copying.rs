@@ -262,10 +262,4 @@ impl Copier {
         reports.truncate(HOT_KEYS_LISTED);
         reports
     }
-
-    /// Keys over T at a server, and whether writes make one so.
-    pub fn vital(&self, server: usize, reports: &[HotReport]) -> (u32, bool) {
-        let hot = reports.iter().filter(|report| report.rate() > self.thresholds[server]);
-        (hot.clone().count() as u32, hot.clone().any(HotReport::is_write_hot))
-    }
 }
