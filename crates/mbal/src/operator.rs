@@ -62,7 +62,9 @@ EXAMPLES
                                   of the server on port 11211, if there is none
   mbal cluster hotkeys --coordinator http://10.0.0.1:11210
   mbal cluster hotkeys 10.0.0.5:11212 --json
-  mbal cluster hotkeys --copy off none is copied any more; async or atomic: docs/operate.md
+  mbal cluster hotkeys --copy off
+                                  none is copied any more; async or atomic:
+                                  docs/operate.md
 
 TABLE
   reads/s, writes/s  estimated; reads that copies answer are counted
