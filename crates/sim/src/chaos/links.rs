@@ -74,6 +74,7 @@ struct Forwarded {
     link: usize,
     life: usize,
     ticket: Ticket,
+    /// As the worker that answers counts it.
     deadline: Micros,
 }
 
@@ -391,9 +392,10 @@ impl World {
             let this = &mut self.links.all[link].lives[life];
             this.asked += 1;
             let name = Ticket(this.serial << 32 | this.asked);
-            self.links
-                .asked
-                .insert(name, Forwarded { link, life, ticket: *ticket, deadline: *deadline });
+            // What is left counts from when the worker's turn began, which may have lost its core since.
+            let deadline = deadline.saturating_sub(self.now - self.seats[seat].clock);
+            let forwarded = Forwarded { link, life, ticket: *ticket, deadline };
+            self.links.asked.insert(name, forwarded);
             named.push(Ticketed { ticket: name, micros_left, bytes: request });
         }
         let server = id_of(self.seats[self.links.all[link].seat].host);
