@@ -3,6 +3,8 @@
 
 use mbal_model::ReplicaVersion;
 
+use crate::framing::{plain_value_bytes, value_length};
+
 /// One request in the text or meta protocol, value included, with what a server must know to pass
 /// it on. The answer is the reply that the client would have got from the owner, which for a quiet
 /// request may be empty.
@@ -97,12 +99,22 @@ impl<'a> PeerRequest<'a> {
 }
 
 /// The first value of a reply to `get`, its line included, and what follows; `None` at the end.
+#[inline]
 pub fn next_value<'a>(reply: &'a [u8], key: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let rest = reply.strip_prefix(b"VALUE ")?.strip_prefix(key)?.strip_prefix(b" ")?;
-    let line = &rest[..memchr::memchr(b'\r', rest)?];
-    let value_bytes = crate::parse_u64(line.split(|byte| *byte == b' ').nth(1)?)?;
-    let header = reply.len() - rest.len() + line.len() + 2;
-    reply.split_at_checked(header.checked_add(usize::try_from(value_bytes).ok()?)? + 2)
+    let behind_key = b"VALUE ".len() + key.len();
+    let head = reply.get(..=behind_key)?;
+    if !head.starts_with(b"VALUE ") || head[b"VALUE ".len()..behind_key] != *key {
+        return None;
+    }
+    let bytes = match plain_value_bytes(reply, behind_key) {
+        _ if head[behind_key] != b' ' => return None,
+        Some(bytes) => bytes,
+        None => {
+            let end = memchr::memchr(b'\n', reply)?;
+            end + 1 + value_length(&reply[..end])? + 2
+        }
+    };
+    reply.split_at_checked(bytes)
 }
 
 #[cfg(test)]

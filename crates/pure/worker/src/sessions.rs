@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod datagram;
+pub(crate) mod gather;
 pub(crate) mod job;
 pub(crate) mod retry;
 pub(crate) mod room;

@@ -2,7 +2,7 @@
 
 use mbal_cachelet::{Ahead, Full, Miss, View};
 use mbal_model::{KEY_BYTES_MAX, Key, item_bytes, size_class};
-use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_value, words_of};
+use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_i64, push_u64, push_value};
 
 use crate::commands::change::{Change, Changed, New, Removed, Sum};
 use crate::commands::discovery;
@@ -112,15 +112,14 @@ impl Turn<'_> {
     }
 
     /// The values of those of a `get`'s keys that are here.
-    pub fn get_here(&mut self, get: &Get<'_>, keys: &[u8]) -> Vec<u8> {
+    pub fn get_here<'k>(&mut self, get: &Get<'_>, keys: impl Iterator<Item = Key<'k>>) -> Vec<u8> {
         let before = self.out.len();
-        let mut words = words_of(keys).peekable();
-        while words.peek().is_some() {
+        let mut keys = keys.peekable();
+        while keys.peek().is_some() {
             let mut group = [None; GROUP];
             let mut ahead = [Ahead::NONE; GROUP];
             let mut count = 0;
-            for word in words.by_ref().take(GROUP) {
-                let key = Key::new(word).expect("none is too long");
+            for key in keys.by_ref().take(GROUP) {
                 ahead[count] = self.on.shared.store.prefetch_bucket(key.hash());
                 group[count] = Some(key);
                 count += 1;
@@ -357,22 +356,34 @@ pub(crate) fn full_line(full: Full) -> &'static [u8] {
 }
 
 pub(crate) fn any_too_long(mut keys: &[u8]) -> bool {
-    while let Some((word, rest)) = next_word(keys) {
-        if word.len() > KEY_BYTES_MAX {
-            return true;
+    while let Some(some) = keys.get(..=KEY_BYTES_MAX) {
+        // Words that end among so many bytes are no longer.
+        match some.iter().rposition(|byte| *byte == b' ') {
+            Some(blank) => keys = &keys[blank + 1..],
+            None => return true,
         }
-        keys = rest;
     }
     false
 }
 
 /// The request for `keys` that goes on where `get` stopped.
 pub(crate) fn get_again(get: &Get<'_>, keys: &[u8]) -> Vec<u8> {
-    let command = match (get.touch, get.cas) {
-        (None, false) => "get ".to_owned(),
-        (None, true) => "gets ".to_owned(),
-        (Some(exptime), false) => format!("gat {exptime} "),
-        (Some(exptime), true) => format!("gats {exptime} "),
+    let mut again = Vec::with_capacity(GET_BYTES_MAX + keys.len() + b"\r\n".len());
+    push_get(&mut again, get);
+    again.extend_from_slice(keys);
+    again.extend_from_slice(b"\r\n");
+    again
+}
+
+/// A `get` is no longer than this before its keys.
+pub(crate) const GET_BYTES_MAX: usize = b"gats -2147483648 ".len();
+
+/// Appends a `get` up to its keys.
+pub(crate) fn push_get(out: &mut Vec<u8>, get: &Get<'_>) {
+    let Some(exptime) = get.touch else {
+        return out.extend_from_slice(if get.cas { b"gets " } else { b"get " });
     };
-    [command.as_bytes(), keys, b"\r\n"].concat()
+    out.extend_from_slice(if get.cas { b"gats " } else { b"gat " });
+    push_i64(out, i64::from(exptime));
+    out.push(b' ');
 }

@@ -77,7 +77,12 @@ impl<'w> Context<'w> {
     }
 
     pub fn whereabouts(&self, key: &Key<'_>) -> Whereabouts {
-        match self.route(key) {
+        self.whereabouts_by(self.route(key), key)
+    }
+
+    /// Of a key whose route is known.
+    pub fn whereabouts_by(&self, route: Route, key: &Key<'_>) -> Whereabouts {
+        match route {
             Route::Own | Route::Neighbour(_) => Whereabouts::Here,
             Route::Peer(server) => Whereabouts::At(Owning { server, gone: None }),
             Route::Moving(id) => self.shared.moves.whereabouts(id, key.hash()),

@@ -3,7 +3,7 @@
 use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{Admin, Binary, Command, Get, Request, binary_delete, next_word, words_of};
 
-use crate::commands::classic::{BAD_FORMAT, any_too_long, get_again};
+use crate::commands::classic::{BAD_FORMAT, GET_BYTES_MAX, any_too_long, get_again, push_get};
 use crate::commands::turn::Then;
 use crate::copies::{HotMode, get_copy, read_elsewhere};
 use crate::forwarding::links::Credit;
@@ -12,9 +12,10 @@ use crate::forwarding::unreachable::{END, Lost};
 use crate::ids::{Client, Ticket};
 use crate::moving::moves::{Owning, Whereabouts};
 use crate::sessions::batch::Batch;
+use crate::sessions::gather::{Gather, Source, Wanted};
 use crate::sessions::job::{GROUP, Job};
 use crate::sessions::session::{Pause, Session};
-use crate::sessions::slots::{Gather, Sent};
+use crate::sessions::slots::Sent;
 
 /// Keys of a `get` that are gathered from several servers at a time: with values at the item
 /// limit, what a datagram can make a worker hold.
@@ -197,36 +198,43 @@ impl Batch<'_> {
     /// that is this server alone.
     pub fn gather(&mut self, session: &mut Session, get: &Get<'_>) -> Option<Then> {
         // The reply is an error, whoever has the other keys.
-        if any_too_long(get.keys) {
+        if !session.get_continues && any_too_long(get.keys) {
             self.turn.line(BAD_FORMAT);
             return Some(Then::Next);
         }
-        let keys_max = self.keys_allowed(session).min(GATHER_KEYS_MAX);
-        if keys_max == 0 {
+        let keys_allowed = self.keys_allowed(session);
+        if keys_allowed == 0 {
             return Some(Then::Wait(Pause::Window));
         }
-        let mut sources: Vec<Owning> = Vec::new();
-        let mut routes = Vec::new();
+        let mut asked: Vec<Asked> = Vec::new();
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(GATHER_KEYS_MAX);
+        // Those that are not answered by copies, and their sources.
+        let mut keys = [None; GATHER_KEYS_MAX];
+        let mut to_come = 0;
         // The first key was looked at with its request.
         let mut others = [None; GROUP];
-        let mut words: Vec<Vec<u8>> = vec![Vec::new()];
         let mut rest = get.keys;
         let before = self.turn.out.len();
-        while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < keys_max) {
+        while let Some((word, tail)) = next_word(rest).filter(|_| wanted.len() < GATHER_KEYS_MAX) {
+            let at = wanted.len();
             let key = Key::new(word).expect("none is too long");
-            if !routes.is_empty() && !self.turn.on.is_here(&key) {
-                others[routes.len() % GROUP] = Some(key);
+            let route = self.turn.on.route(&key);
+            let is_here = matches!(route, Route::Own | Route::Neighbour(_));
+            if at > 0 && !is_here {
+                others[at % GROUP] = Some(key);
             }
-            if routes.len() % GROUP == GROUP - 1 {
+            if at % GROUP == GROUP - 1 {
                 self.turn.observer.look_at_others(&self.turn.on, &others);
                 others = [None; GROUP];
             }
-            if self.gather_copy(session, get, &key) {
-                routes.push(COPIED);
+            let start = (word.as_ptr().addr() - get.keys.as_ptr().addr()) as u32;
+            let from = |source| Wanted { start, bytes: word.len() as u8, source };
+            if !is_here && self.gather_copy(session, get, &key) {
+                wanted.push(from(COPIED));
                 rest = tail;
                 continue;
             }
-            let owning = match self.turn.on.whereabouts(&key) {
+            let owning = match self.turn.on.whereabouts_by(route, &key) {
                 Whereabouts::Here => None,
                 Whereabouts::At(owning) => Some(owning),
                 // Nothing of it is told before all of it can be.
@@ -236,85 +244,94 @@ impl Batch<'_> {
                 }
                 Whereabouts::OnItsWay => Some(Owning { server: ServerId::NOBODY, gone: None }),
             };
-            let source = owning.map_or(0, |owning| {
-                let known = sources.iter().position(|known| *known == owning);
-                1 + known.unwrap_or_else(|| {
-                    sources.push(owning);
-                    words.push(Vec::new());
-                    sources.len() - 1
-                })
-            });
-            if source > 0 {
-                // The rest of the keys, when this server has answered.
-                let asked = routes.iter().filter(|route| usize::from(**route) == source).count();
-                let server = sources[source - 1].server;
-                if asked > 0 && self.room(session, server) <= asked {
-                    break;
+            let source = match owning {
+                None => 0,
+                // The rest of the keys, when others have answered.
+                Some(_) if to_come == keys_allowed => break,
+                Some(owning) => {
+                    let known = asked.iter().position(|one| one.owning == owning);
+                    let place = known.unwrap_or_else(|| {
+                        let room = self.room(session, owning.server);
+                        asked.push(Asked { owning, keys: 0, key_bytes: 0, room });
+                        asked.len() - 1
+                    });
+                    let one = &mut asked[place];
+                    if one.keys > 0 && one.room <= one.keys {
+                        break;
+                    }
+                    one.keys += 1;
+                    one.key_bytes += word.len() + 1;
+                    to_come += 1;
+                    place as u8 + 1
                 }
-            }
-            routes.push(source as u8);
-            words[source].extend_from_slice(word);
-            words[source].push(b' ');
+            };
+            keys[at] = Some((key, source));
+            wanted.push(from(source));
             rest = tail;
         }
         self.turn.observer.look_at_others(&self.turn.on, &others);
         let ends = next_word(rest).is_none();
         let copied = self.turn.out.split_off(before);
-        if sources.is_empty() && copied.is_empty() && ends && !session.get_continues {
+        if asked.is_empty() && copied.is_empty() && ends && !session.get_continues {
             return None;
         }
         // A server may be two sources: what it has got by a move of late is asked for apart.
-        let spent = |one: &&Owning| {
-            let of_it = sources.iter().filter(|other| other.server == one.server);
-            !self.links.has_credits(one.server, of_it.count())
-                || self.room(session, one.server) == 0
+        let spent = |one: &&Asked| {
+            let of_it = asked.iter().filter(|other| other.owning.server == one.owning.server);
+            !self.links.has_credits(one.owning.server, of_it.count()) || one.room == 0
         };
-        if let Some(one) = sources.iter().find(spent) {
-            return Some(self.wait(session, one.server));
+        if let Some(one) = asked.iter().find(spent) {
+            return Some(self.wait(session, one.owning.server));
         }
-        let keys = get.keys[..get.keys.len() - rest.len()].to_vec();
-        let mut replies = vec![Some(self.turn.get_here(get, &words[0]))];
-        for one in &sources {
-            let linked = self.links.credit(one.server) != Credit::NoLink;
-            replies.push((!linked).then(|| END.to_vec()));
-        }
-        let missing: Vec<bool> = replies.iter().map(Option::is_none).collect();
+        let keys = &keys[..wanted.len()];
+        let keys_of = |source| {
+            let all = keys.iter().flatten().copied();
+            all.filter_map(move |(key, its)| (usize::from(its) == source).then_some(key))
+        };
+        let here = Some(self.turn.get_here(get, keys_of(0)));
+        let mut sources = Vec::with_capacity(2 + asked.len());
+        sources.push(Source { server: ServerId::NOBODY, keys: 0, reply: here });
+        sources.extend(asked.iter().map(|one| {
+            let linked = self.links.credit(one.owning.server) != Credit::NoLink;
+            let reply = (!linked).then(|| END.to_vec());
+            Source { server: one.owning.server, keys: one.keys, reply }
+        }));
+        let missing: Vec<bool> = sources.iter().map(|source| source.reply.is_none()).collect();
         if !copied.is_empty() {
             // One source more, whose reply is there.
-            let is_copied = routes.iter_mut().filter(|route| **route == COPIED);
-            is_copied.for_each(|route| *route = replies.len() as u8);
-            replies.push(Some([&copied, END].concat()));
+            let is_copied = wanted.iter_mut().filter(|one| one.source == COPIED);
+            is_copied.for_each(|one| one.source = sources.len() as u8);
+            let reply = Some([&copied, END].concat());
+            sources.push(Source { server: ServerId::NOBODY, keys: 0, reply });
         }
-        let continues = std::mem::replace(&mut session.get_continues, !ends);
-        let servers = sources.iter().map(|one| one.server).collect();
-        let touches = get.touch.is_some();
         let gather = Gather {
-            keys,
-            routes: routes.clone(),
-            sources: replies,
-            servers,
-            continues,
+            keys: get.keys[..get.keys.len() - rest.len()].to_vec(),
+            wanted,
+            sources,
+            continues: std::mem::replace(&mut session.get_continues, !ends),
             ends,
-            touches,
+            touches: get.touch.is_some(),
         };
         session.slots.sent_by(self.turn.on.here.map_version);
         let place = session.slots.push_gather(gather);
-        for (at, owning) in sources.into_iter().enumerate() {
+        for (at, one) in asked.into_iter().enumerate() {
             self.turn.on.counters.requests_peer.add(1);
             if !missing[at + 1] {
-                let of = |route: &&u8| usize::from(**route) == at + 1;
-                let unreachable = routes.iter().filter(of).count() as u64;
-                self.turn.on.counters.get_unreachable.add(unreachable);
-            } else {
-                let request = get_again(get, &words[at + 1]);
-                let keys = routes.iter().filter(|route| usize::from(**route) == at + 1).count();
-                let place = place(at + 1);
-                let ticket = self.forward(owning, session.client, place, keys, &request);
-                if let Some(from) = self.passed_by {
-                    let hashes = words_of(&words[at + 1]).filter_map(Key::new);
-                    let hashes = hashes.map(|key| key.hash()).collect();
-                    self.links.passes_on((owning.server, ticket), from, self.hops, hashes);
-                }
+                self.turn.on.counters.get_unreachable.add(one.keys as u64);
+                continue;
+            }
+            let mut request = Vec::with_capacity(GET_BYTES_MAX + one.key_bytes + b"\r\n".len());
+            push_get(&mut request, get);
+            for key in keys_of(at + 1) {
+                request.extend_from_slice(key.bytes());
+                request.push(b' ');
+            }
+            request.extend_from_slice(b"\r\n");
+            let ticket =
+                self.forward(one.owning, session.client, place(at + 1), one.keys, &request);
+            if let Some(from) = self.passed_by {
+                let hashes = keys_of(at + 1).map(|key| key.hash()).collect();
+                self.links.passes_on((one.owning.server, ticket), from, self.hops, hashes);
             }
         }
         self.turn.has_waiting = true;
@@ -348,6 +365,16 @@ impl Batch<'_> {
             _ => Relayed::Refused,
         })
     }
+}
+
+/// A source of a `get`'s values, and what it is asked for.
+struct Asked {
+    owning: Owning,
+    keys: usize,
+    /// With a blank behind each.
+    key_bytes: usize,
+    /// It may be asked for so many.
+    room: usize,
 }
 
 /// What came of a `get` that is gathered for a peer, or of a `flush_all` that goes on.

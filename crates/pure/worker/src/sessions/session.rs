@@ -46,7 +46,7 @@ pub(crate) struct Session {
     pub unsent: usize,
     /// The `get` that comes next is the rest of one that was stopped between two [`Gather`]s.
     ///
-    /// [`Gather`]: crate::sessions::slots::Gather
+    /// [`Gather`]: crate::sessions::gather::Gather
     pub get_continues: bool,
     /// How the next request has waited for room, and for a slice that moves.
     pub room: Option<RoomWait>,

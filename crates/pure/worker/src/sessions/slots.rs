@@ -14,12 +14,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use mbal_model::{Instant, Key, ServerId};
-use mbal_wire::{next_value, next_word, words_of};
-
 use crate::forwarding::flush::Everywhere;
 use crate::forwarding::reply_bytes::{REPLY_BYTES_MIN, ReplyBytes};
 use crate::forwarding::unreachable::{END, Lost, NO_ROUTE_LINE};
+use crate::sessions::gather::Gather;
+use mbal_model::{Instant, Key, ServerId};
 
 /// Replies beyond so many bytes, of those that wait, have memory of their own.
 const STORE_BYTES_MAX: usize = 64 << 10;
@@ -95,24 +94,6 @@ impl Reply {
             Reply::Own(bytes) => bytes.len(),
         }
     }
-}
-
-/// A `get` of several servers' keys, or of some of them if there are many.
-pub(crate) struct Gather {
-    /// The keys, with blanks between.
-    pub keys: Vec<u8>,
-    /// By key: the source that serves it.
-    pub routes: Vec<u8>,
-    /// Source 0 is this server, whose reply is there from the start.
-    pub sources: Vec<Option<Vec<u8>>>,
-    /// The servers of the further ones.
-    pub servers: Vec<ServerId>,
-    /// Not the first part of its `get`.
-    pub continues: bool,
-    /// The last part, which ends with `END`.
-    pub ends: bool,
-    /// It gives what it finds another exptime.
-    pub touches: bool,
 }
 
 /// Where a peer's reply belongs.
@@ -276,9 +257,8 @@ impl Slots {
 
     /// Places for the replies of its sources.
     pub fn push_gather(&mut self, gather: Gather) -> impl Fn(usize) -> Place + use<> {
-        self.held += gather.sources.iter().flatten().map(Vec::len).sum::<usize>();
-        let is_to_come = |source: &&u8| gather.sources[usize::from(**source)].is_none();
-        self.keys += gather.routes.iter().filter(is_to_come).count();
+        self.held += gather.bytes();
+        self.keys += gather.keys_to_come();
         self.queue.push_back(Slot::Gather(gather));
         let slot = self.first + self.queue.len() as u64 - 1;
         move |source| Place { slot, source }
@@ -291,7 +271,7 @@ impl Slots {
         let index = self.index(place);
         let keys = match &self.queue[index] {
             Slot::Peer { lost, .. } => usize::from(lost.missed),
-            Slot::Gather(gather) => gather.keys_of(place.source) as usize,
+            Slot::Gather(gather) => gather.sources[place.source].keys,
             _ => 0,
         };
         self.saw(keys, bytes.len());
@@ -307,11 +287,10 @@ impl Slots {
                 missed
             }
             Slot::Gather(gather) => {
-                let missed = if is_lost { gather.keys_of(place.source) } else { 0 };
                 let bytes = if is_lost { END } else { bytes };
                 self.held += bytes.len();
-                gather.sources[place.source] = Some(bytes.to_vec());
-                missed
+                gather.sources[place.source].reply = Some(bytes.to_vec());
+                if is_lost { keys as u64 } else { 0 }
             }
             Slot::Everywhere(everywhere) => {
                 everywhere.fill(bytes);
@@ -403,7 +382,7 @@ impl Slot {
             Slot::Local(_) => true,
             Slot::Peer { reply, .. } => reply.is_some(),
             Slot::Removal { done, .. } => *done,
-            Slot::Gather(gather) => gather.sources.iter().all(Option::is_some),
+            Slot::Gather(gather) => gather.is_ready(),
             Slot::Everywhere(everywhere) => everywhere.is_ready(),
         }
     }
@@ -412,57 +391,8 @@ impl Slot {
         match self {
             Slot::Local(reply) => reply.len(),
             Slot::Peer { reply, .. } => reply.as_ref().map_or(0, Reply::len),
-            Slot::Gather(gather) => gather.sources.iter().flatten().map(Vec::len).sum(),
+            Slot::Gather(gather) => gather.bytes(),
             Slot::Removal { .. } | Slot::Everywhere(_) => 0,
         }
-    }
-}
-
-impl Gather {
-    fn asks(&self, hash: u64) -> bool {
-        words_of(&self.keys).filter_map(Key::new).any(|key| key.hash() == hash)
-    }
-
-    fn asked_elsewhere(&self, key: &Key<'_>, to: Option<ServerId>) -> bool {
-        words_of(&self.keys).zip(&self.routes).any(|(word, source)| {
-            let source = usize::from(*source);
-            let is_unready = self.sources[source].is_none();
-            is_unready && word == key.bytes() && Some(self.servers[source - 1]) != to
-        })
-    }
-
-    fn hashes_of(&self, source: usize) -> impl Iterator<Item = u64> {
-        let routed = words_of(&self.keys).zip(&self.routes);
-        let of_it = routed.filter(move |(_, route)| usize::from(**route) == source);
-        of_it.filter_map(|(word, _)| Some(Key::new(word)?.hash()))
-    }
-
-    fn keys_of(&self, source: usize) -> u64 {
-        self.routes.iter().filter(|route| usize::from(**route) == source).count() as u64
-    }
-
-    /// The values in the order of the keys; or the line of the source that failed.
-    fn merge(&self, out: &mut Vec<u8>) -> Result<(), &[u8]> {
-        let mut sources: Vec<&[u8]> =
-            self.sources.iter().map(|reply| reply.as_deref().expect("it is ready")).collect();
-        let mut keys = self.keys.as_slice();
-        for route in &self.routes {
-            let (key, rest) = next_word(keys).expect("a route by key");
-            keys = rest;
-            let source = &mut sources[usize::from(*route)];
-            if let Some((value, rest)) = next_value(source, key) {
-                out.extend_from_slice(value);
-                *source = rest;
-            }
-        }
-        for rest in &sources[1..] {
-            if *rest != b"END\r\n" {
-                return Err(rest);
-            }
-        }
-        if self.ends {
-            out.extend_from_slice(b"END\r\n");
-        }
-        Ok(())
     }
 }
