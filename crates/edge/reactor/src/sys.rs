@@ -145,19 +145,23 @@ impl Epoll {
         }
     }
 
-    /// Fills the front of `ready`; how many. An interrupted wait is a wait with no result.
+    /// Fills the front of `ready`; how many. An interrupted wait is a wait with no result. Not by `libc::epoll_wait`, for the
+    /// reason that [`recv`] has.
     #[inline]
     pub(crate) fn wait(&self, ready: &mut [Ready], timeout_ms: i32) -> io::Result<usize> {
-        // SAFETY: `Ready` is a transparent epoll_event, and the kernel writes at most `len` of them.
+        // SAFETY: `Ready` is a transparent epoll_event, and the kernel writes at most `len` of them; it reads no mask of signals.
         let returned = unsafe {
-            libc::epoll_wait(
+            libc::syscall(
+                libc::SYS_epoll_pwait,
                 self.0.as_raw_fd(),
                 ready.as_mut_ptr().cast::<libc::epoll_event>(),
                 ready.len() as libc::c_int,
                 timeout_ms,
+                std::ptr::null::<libc::sigset_t>(),
+                0usize,
             )
         };
-        counted(check(returned))
+        counted(check(returned as libc::c_int))
     }
 }
 
