@@ -185,14 +185,15 @@ impl ProxyLoop {
                 }
             };
             let paused = self.sockets.paused() || self.peer_doors.paused();
-            let sockets = paused.then_some(now + Duration::from_nanos(RETRY_NS));
             let wake = self.proxy.next_wake();
-            let wakes = [sockets, wake, Some(now + IDLE)];
-            let until = match unread.is_empty() {
-                true => wakes.into_iter().flatten().min().expect("there is one"),
-                false => now,
+            let wait = match unread.is_empty() {
+                true => {
+                    let longest = if paused { Duration::from_nanos(RETRY_NS) } else { IDLE };
+                    wake.map_or(longest, |wake| longest.min(wake - now))
+                }
+                false => Duration::ZERO,
             };
-            let count = self.epoll.wait_ns(&mut ready, (until - now).as_nanos() as u64)?;
+            let count = self.epoll.wait_ns(&mut ready, wait.as_nanos() as u64)?;
             pulse.beat();
             let now = self.clock.now();
             self.proxy.idled(now, now - began);

@@ -279,7 +279,7 @@ impl Backend {
         if reply == b"END\r\n" {
             // One of MBal's that has heard of no map yet.
             let again_at = ledger.now + ledger.settings.retry;
-            self.upstreams.get_mut(upstream).asked_again_at = again_at;
+            self.upstreams.ask_again(upstream, again_at);
             return;
         }
         let cluster = self.clusters.learn(reply, &self.upstreams);

@@ -315,8 +315,17 @@ impl Peering {
     }
 
     /// When leases are over, or the others are to be told something. Clients may wait until this proxy serves.
+    #[inline]
     pub fn next_wake(&self, holds_any: bool, now: Instant) -> Option<Instant> {
-        let peers = self.peers.as_ref()?;
+        self.next_beat_or_end(self.peers.as_ref()?, holds_any, now)
+    }
+
+    fn next_beat_or_end(
+        &self,
+        peers: &PeerTable,
+        holds_any: bool,
+        now: Instant,
+    ) -> Option<Instant> {
         let starts = Some(self.promises.serves_from).filter(|from| holds_any && now < *from);
         starts.into_iter().chain(self.promises.next_end()).chain([peers.next_beat()]).min()
     }

@@ -131,6 +131,7 @@ impl Proxy {
         self.backend.end_interval(&mut self.ledger);
         self.tell_peers();
         self.backend.ask_clusters_again(self.ledger.now);
+        self.backend.upstreams.looked();
         for conn in 0..self.backend.upstreams.conns().len() {
             match self.backend.upstreams.due(conn, &self.ledger) {
                 Due::Nothing => {}
@@ -143,14 +144,16 @@ impl Proxy {
         }
     }
 
-    /// When [`Event::Woken`] is due.
-    pub fn next_wake(&self) -> Option<Instant> {
-        let Backend { upstreams, peering, hot, .. } = &self.backend;
-        let interval = hot.control().map(|control| control.ends_at);
-        let peers = peering.next_wake(self.sessions.holds_any(), self.ledger.now);
-        let conns = upstreams.next_wake(self.ledger.settings.timeout);
-        let own = self.sessions.next_release().into_iter().chain(interval).chain(peers);
-        own.chain(conns).min()
+    /// When [`Event::Woken`] is due, or earlier.
+    #[inline]
+    pub fn next_wake(&mut self) -> Option<Instant> {
+        let Backend { upstreams, peering, hot, .. } = &mut self.backend;
+        let mut next = upstreams.next_wake();
+        let mut by = |at: Option<Instant>| next = at.map_or(next, |at| at.min(next));
+        by(self.sessions.next_release());
+        by(hot.control().map(|control| control.ends_at));
+        by(peering.next_wake(self.sessions.holds_any(), self.ledger.now));
+        Some(next).filter(|at| *at < Instant::MAX)
     }
 
     /// Reads on from those who have room again.

@@ -5,6 +5,8 @@ mod settling;
 
 pub(crate) use dialing::Due;
 
+use std::time::Duration;
+
 use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_routing::ketama::{KeyHash, RingServer};
@@ -97,6 +99,9 @@ pub(crate) struct Upstreams {
     conns_each: usize,
     /// Connections with requests that have not left.
     gathering: Vec<u32>,
+    timeout: Duration,
+    /// No connection is to be looked at before this, but those in `gathering`; `None`: it is to be found out.
+    quiet_until: Option<Instant>,
     /// Some deletion is owed.
     owing: bool,
     /// There were more upstreams than are remembered.
@@ -141,8 +146,17 @@ impl Upstreams {
             Conn::new(upstream, doubt.filter(|_| upstream < servers && in_text))
         };
         let conns = (0..2 * conns_each * all.len()).map(conn).collect();
-        let (gathering, owing, forgot) = (Vec::new(), false, false);
-        Upstreams { all, servers, conns, conns_each, gathering, owing, forgot }
+        Upstreams {
+            all,
+            servers,
+            conns,
+            conns_each,
+            gathering: Vec::new(),
+            timeout: settings.timeout,
+            quiet_until: None,
+            owing: false,
+            forgot: false,
+        }
     }
 
     pub fn all(&self) -> &[Upstream] {
@@ -341,6 +355,10 @@ impl Upstreams {
         if !this.is_gathering && this.is_up() {
             this.is_gathering = true;
             self.gathering.push(conn as u32);
+            if let Some(asked) = this.asked.front() {
+                let late_at = asked.at + self.timeout;
+                self.quiet_until = self.quiet_until.map(|until| until.min(late_at));
+            }
         }
     }
 

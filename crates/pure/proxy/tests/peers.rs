@@ -150,7 +150,7 @@ impl World {
                 self.fault()?;
             }
             if self.runs(at) {
-                let wake = self.nodes[at].proxy.as_ref().and_then(Proxy::next_wake);
+                let wake = self.nodes[at].proxy.as_mut().and_then(Proxy::next_wake);
                 if wake.is_some_and(|wake| wake.as_nanos() <= self.clock(at)) {
                     self.event(at, Event::Woken)?;
                 }

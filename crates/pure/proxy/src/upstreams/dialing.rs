@@ -24,6 +24,7 @@ impl Upstreams {
     pub fn dial(&mut self, conn: usize, ledger: &mut Ledger) {
         let this = &mut self.conns[conn];
         this.state = State::Dialing { since: ledger.now };
+        self.quiet_until = None;
         this.has_answered = false;
         let upstream = this.upstream;
         ledger.actions.push(Action::Dial { conn: ConnId(conn as u32), upstream });
@@ -63,40 +64,62 @@ impl Upstreams {
     }
 
     /// A peer that waits for an upstream may take as long as that, and answers still.
-    fn timeout_of(&self, conn: &Conn, timeout: Duration) -> Duration {
+    fn timeout_of(&self, conn: &Conn) -> Duration {
         match self.end_of(conn.upstream) {
-            End::Server => timeout,
-            End::Passed(_) | End::Promises(_) => 2 * timeout,
+            End::Server => self.timeout,
+            End::Passed(_) | End::Promises(_) => 2 * self.timeout,
         }
     }
 
-    /// When one of the connections is to be looked at.
-    pub fn next_wake(&self, timeout: Duration) -> Option<Instant> {
-        // All of them, twice for each request: so without iterators of iterators.
-        let mut next = Instant::MAX;
-        let mut by = |at: Option<Instant>| next = next.min(at.unwrap_or(Instant::MAX));
-        for conn in &self.conns {
-            match conn.state {
-                State::Closed { retry_at } => by(Some(retry_at).filter(|at| *at > Instant::ZERO)),
-                State::Dialing { since } => by(Some(since + self.timeout_of(conn, timeout))),
-                State::Up => {
-                    if let Some(since) = conn.waits_since() {
-                        by(Some(since + self.timeout_of(conn, timeout)));
-                    }
-                    by(conn.gathers);
-                    if self.owing {
-                        by(self.settles_at(conn));
-                    }
-                }
+    /// When one of the connections may have to be looked at. That moment is kept while requests come and are answered: what it was
+    /// for may be over by then.
+    #[inline]
+    pub fn next_wake(&mut self) -> Instant {
+        let quiet_until = match self.quiet_until {
+            Some(until) if !self.owing => until,
+            _ => self.look_for_wake(),
+        };
+        debug_assert!(quiet_until <= self.first_due(), "somebody would be looked at too late");
+        let gathers = self.gathering.iter().filter_map(|conn| self.conns[*conn as usize].gathers);
+        gathers.fold(quiet_until, Instant::min)
+    }
+
+    #[cold]
+    fn look_for_wake(&mut self) -> Instant {
+        let due = self.first_due();
+        self.quiet_until = Some(due);
+        due
+    }
+
+    /// It is asked for its cluster again, then.
+    pub fn ask_again(&mut self, upstream: usize, at: Instant) {
+        self.all[upstream].asked_again_at = at;
+        self.quiet_until = None;
+    }
+
+    /// What was to be done by now is done: when the next is due is found out.
+    pub fn looked(&mut self) {
+        self.quiet_until = None;
+    }
+
+    /// When one of the connections is to be looked at, but for those whose requests gather.
+    fn first_due(&self) -> Instant {
+        let due = self.conns.iter().filter_map(|conn| match conn.state {
+            State::Closed { retry_at } => Some(retry_at).filter(|at| *at > Instant::ZERO),
+            State::Dialing { since } => Some(since + self.timeout_of(conn)),
+            State::Up => {
+                let late_at = conn.waits_since().map(|since| since + self.timeout_of(conn));
+                let settles_at = if self.owing { self.settles_at(conn) } else { None };
+                late_at.into_iter().chain(settles_at).min()
             }
-        }
-        self.all.iter().for_each(|one| by(Some(one.asked_again_at)));
-        (next < Instant::MAX).then_some(next)
+        });
+        let asked_again = self.all.iter().map(|one| one.asked_again_at);
+        due.chain(asked_again).min().unwrap_or(Instant::MAX)
     }
 
     pub fn due(&self, conn: usize, ledger: &Ledger) -> Due {
         let this = &self.conns[conn];
-        let timeout = self.timeout_of(this, ledger.settings.timeout);
+        let timeout = self.timeout_of(this);
         let late = |since: Instant| since + timeout <= ledger.now;
         match this.state {
             State::Closed { retry_at } if retry_at > Instant::ZERO && retry_at <= ledger.now => {
@@ -204,5 +227,6 @@ impl Upstreams {
         let is_gone = this.health == Health::Gone;
         let retry_at = if is_gone { Instant::MAX } else { ledger.now + ledger.settings.retry };
         self.conns[conn].state = State::Closed { retry_at };
+        self.quiet_until = None;
     }
 }
