@@ -233,7 +233,7 @@ impl ProxyLoop {
                     client => self.serve_client(client as usize),
                 }
             }
-            let now = self.clock.now();
+            let now = now.max(self.proxy.now());
             while let Some(conn) = self.lingering.next_over(now) {
                 self.proxy.handle(now, Event::Ended { conn, closed: false });
             }
@@ -383,9 +383,12 @@ impl ProxyLoop {
 
     /// Does what the proxy has asked for, and what it asks for because of that.
     fn carry_out(&mut self) {
+        self.tell_kernel();
+        if !self.proxy.may_act() {
+            return;
+        }
         let mut actions = std::mem::take(&mut self.actions);
-        loop {
-            self.tell_kernel();
+        while self.proxy.may_act() {
             self.proxy.take_actions(&mut actions);
             if actions.is_empty() {
                 break;
@@ -406,6 +409,7 @@ impl ProxyLoop {
                     Action::Resume(client) => self.pause(client, false),
                 }
             }
+            self.tell_kernel();
         }
         self.actions = actions;
     }

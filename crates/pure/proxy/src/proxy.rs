@@ -164,6 +164,20 @@ impl Proxy {
         }
     }
 
+    /// False if [`Proxy::take_actions`] would find nothing. Mostly it would not, where nothing has happened since.
+    #[inline]
+    pub fn may_act(&self) -> bool {
+        !self.ledger.actions.is_empty()
+            || self.backend.upstreams.gathers_any()
+            || self.sessions.has_any_to_do()
+    }
+
+    /// The time of the last event.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.ledger.now
+    }
+
     /// What has been asked for since, in order. What upstreams are asked leaves now, or gathers for a moment.
     #[inline]
     pub fn take_actions(&mut self, into: &mut Vec<Action>) {

@@ -182,7 +182,14 @@ impl Sessions {
     }
 
     /// Replies that wait for others of their turn leave without them when they have waited long enough.
+    #[inline]
     pub fn release_held(&mut self, ledger: &mut Ledger) {
+        if !self.held.is_empty() {
+            self.release_late(ledger);
+        }
+    }
+
+    fn release_late(&mut self, ledger: &mut Ledger) {
         while let Some((until, client)) = self.held.front().copied() {
             let this = self.get_mut(client);
             match this.held_until {
@@ -264,6 +271,12 @@ impl Sessions {
             this.may_go_on = true;
             self.going_on.push(client);
         }
+    }
+
+    /// Some client may go on, or has replies that wait for others.
+    #[inline]
+    pub fn has_any_to_do(&self) -> bool {
+        !self.going_on.is_empty() || !self.held.is_empty()
     }
 
     /// One that may go on, and is no more in the list.

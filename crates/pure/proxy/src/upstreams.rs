@@ -363,6 +363,11 @@ impl Upstreams {
     }
 
     #[inline]
+    pub fn gathers_any(&self) -> bool {
+        !self.gathering.is_empty()
+    }
+
+    #[inline]
     pub fn send_gathered(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let mut at = 0;
         while at < self.gathering.len() {
