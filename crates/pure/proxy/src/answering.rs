@@ -89,7 +89,7 @@ impl Proxy {
         let this = backend.upstreams.conn_mut(conn);
         this.input.scanned = 0;
         this.has_answered = true;
-        let asked = this.answered(&mut ledger.spare, &mut self.written);
+        let asked = this.answered(&mut self.written);
         let asked = asked.expect("it was looked at");
         let ask = (conn as u32, this.done() - 1);
         let upstream = this.upstream;

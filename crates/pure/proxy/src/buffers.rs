@@ -1,5 +1,7 @@
 //! Byte buffers that go round, so that a request allocates nothing.
 
+/// Of new ones: they need not grow with the first few words.
+const CAPACITY_MIN: usize = 256;
 /// Of those that are kept.
 const CAPACITY_MAX: usize = 16 << 10;
 const KEPT_MAX: usize = 256;
@@ -12,7 +14,7 @@ impl Spare {
     /// An empty one.
     #[inline]
     pub fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
+        self.0.pop().unwrap_or_else(|| Vec::with_capacity(CAPACITY_MIN))
     }
 
     #[inline]
@@ -58,15 +60,27 @@ impl Output {
         self.held = 0;
     }
 
+    /// As [`Output::sent`], of one that is filled again at once: it keeps its memory.
     #[inline]
-    pub fn sent(&mut self, count: usize, spare: &mut Spare) {
+    pub fn passed(&mut self, count: usize) {
         self.start += count;
         if self.start == self.bytes.len() {
             self.start = 0;
-            spare.give(std::mem::take(&mut self.bytes));
+            self.bytes.clear();
+            self.bytes.shrink_to(CAPACITY_MAX);
         } else if CAPACITY_MAX < self.start && self.bytes.len() < 2 * self.start {
             self.bytes.drain(..self.start);
             self.start = 0;
+        }
+    }
+
+    #[inline]
+    pub fn sent(&mut self, count: usize, spare: &mut Spare) {
+        if self.start + count == self.bytes.len() {
+            self.start = 0;
+            spare.give(std::mem::take(&mut self.bytes));
+        } else {
+            self.passed(count);
         }
     }
 }

@@ -242,7 +242,7 @@ impl Conn {
 
     /// The next reply is this one's.
     #[inline]
-    pub fn answered(&mut self, spare: &mut Spare, written: &mut Vec<u8>) -> Option<InFlight> {
+    pub fn answered(&mut self, written: &mut Vec<u8>) -> Option<InFlight> {
         let asked = self.asked.pop_front()?;
         self.done += 1;
         if !self.echo.is_empty() {
@@ -254,7 +254,7 @@ impl Conn {
             if asked.kind == ReplyKind::Binary {
                 written.extend_from_slice(&self.keys.unsent()[2..bytes]);
             }
-            self.keys.sent(bytes, spare);
+            self.keys.passed(bytes);
         }
         Some(asked)
     }
