@@ -57,15 +57,9 @@ impl Proxy {
     fn take_replies(&mut self, conn: usize, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
-            let this = self.backend.upstreams.conn_mut(conn);
-            let Some(next) = this.asked.front() else { return self.distrust(conn, bytes) };
-            match frame(next.kind, &bytes[at..], this.input.scanned) {
+            match self.frame_next(conn, &bytes[at..]) {
                 Framed::Whole(length) => {
                     let reply = &bytes[at..at + length];
-                    let next = *next;
-                    if !self.is_reply_to(&next, reply) {
-                        return self.distrust(conn, bytes);
-                    }
                     self.take_reply(conn, reply);
                     if !self.backend.upstreams.conn(conn).is_up() {
                         return bytes.len();
@@ -73,7 +67,8 @@ impl Proxy {
                     at += length;
                 }
                 Framed::NeedMore { bytes: need, scanned } => {
-                    (this.input.need, this.input.scanned) = (need, scanned);
+                    let input = &mut self.backend.upstreams.conn_mut(conn).input;
+                    (input.need, input.scanned) = (need, scanned);
                     break;
                 }
                 Framed::Broken => return self.distrust(conn, bytes),
@@ -115,17 +110,38 @@ impl Proxy {
         }
     }
 
-    /// What an upstream says is a reply to what it was asked.
+    /// Where the next reply ends. It is one to what was asked, or broken.
     #[inline]
-    fn is_reply_to(&self, asked: &InFlight, reply: &[u8]) -> bool {
-        asked.expect.takes(reply)
-            && match (asked.who, asked.expect) {
-                (Who::Part { client, number, part, .. }, Expect::Values { cas }) => {
-                    let merge = self.sessions.get(client).replies.merge(number);
-                    merge.is_reply_to(part, reply, asked.renamed, cas)
-                }
-                _ => true,
+    fn frame_next(&mut self, conn: usize, input: &[u8]) -> Framed {
+        let this = self.backend.upstreams.conn(conn);
+        let Some(next) = this.asked.front() else { return Framed::Broken };
+        let (expect, renamed) = (next.expect, next.renamed);
+        match (next.who, expect) {
+            (Who::Part { client, number, part, .. }, Expect::Values { cas }) if !renamed => {
+                self.sessions.merge(client, number).read(part, input, cas)
             }
+            (who, _) => match frame(next.kind, input, this.input.scanned) {
+                Framed::Whole(length) if !self.is_reply_to(who, expect, &input[..length]) => {
+                    Framed::Broken
+                }
+                framed => framed,
+            },
+        }
+    }
+
+    /// What an upstream says, a whole reply, is one to what it was asked.
+    fn is_reply_to(&mut self, who: Who, expect: Expect, reply: &[u8]) -> bool {
+        match (who, expect) {
+            (Who::Part { client, number, part, .. }, Expect::Values { cas }) => {
+                let mut renamed = self.ledger.spare.take();
+                naming::push_values_renamed(&mut renamed, reply);
+                let read = self.sessions.merge(client, number).read(part, &renamed, cas);
+                let is_whole = read == Framed::Whole(renamed.len());
+                self.ledger.spare.give(renamed);
+                is_whole
+            }
+            _ => expect.takes(reply),
+        }
     }
 
     /// An upstream says what nobody asked for, or what is no reply: whose the next reply would be is not known any more.

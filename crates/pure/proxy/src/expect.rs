@@ -2,8 +2,6 @@
 
 use mbal_wire::{Meta, Request, Values, Verb, is_error_reply};
 
-use crate::naming::SUFFIX_BYTES;
-
 /// What may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
@@ -162,11 +160,6 @@ fn takes_value(reply: &[u8], key: u32, cas: bool) -> bool {
     let mut values = Values(reply);
     let is_its = values.next().is_none_or(|(found, has)| sum(found) == key && has == cas);
     is_its && values.next().is_none() && (values.0 == b"END\r\n" || is_error_reply(values.0))
-}
-
-/// A key as it was asked for, of one that has another name there.
-pub(crate) fn own_key(key: &[u8], renamed: bool) -> &[u8] {
-    if renamed { &key[..key.len().saturating_sub(SUFFIX_BYTES)] } else { key }
 }
 
 /// Tells keys apart that are not chosen to be alike: a mistake of an upstream's, not malice.

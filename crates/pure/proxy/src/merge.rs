@@ -1,8 +1,7 @@
 //! A multi-get of several upstreams: its parts come back in any order, its values leave in the order of its keys.
 
 use crate::buffers::Spare;
-use crate::expect::own_key;
-use mbal_wire::{Values, is_error_reply, plain_value_bytes, value_length};
+use mbal_wire::{Framed, ReplyKind, frame, is_error_reply, plain_value_bytes, value_length};
 use memchr::memchr;
 
 /// A key of a `get`, and where it is asked for.
@@ -35,6 +34,9 @@ pub(crate) struct Merge {
     forgotten: bool,
     /// What went wrong with one of the parts: the whole reply, a line with its end.
     error: Vec<u8>,
+    /// Of what has been read.
+    hits: u64,
+    longest: usize,
 }
 
 /// A key, where it begins and how long it is, and the part that asks for it.
@@ -42,12 +44,17 @@ struct Wanted {
     start: u32,
     bytes: u8,
     part: u8,
+    /// Of its value, with its line; 0 is a miss.
+    value_bytes: u32,
 }
 
 struct Part {
     conn: u32,
     keys: u32,
     renamed: bool,
+    /// So many bytes of its reply have been read, and the keys before this one cannot come any more.
+    scanned: usize,
+    next: usize,
     values: Vec<u8>,
     /// So many bytes of them have left.
     taken: usize,
@@ -69,7 +76,8 @@ impl Merge {
     pub fn new(mut keys: Vec<u8>, asked: &[u8], count: usize) -> Merge {
         keys.extend_from_slice(asked);
         let (wanted, parts) = (Vec::with_capacity(count), Vec::with_capacity(8.min(count)));
-        Merge { keys, wanted, parts, missing: 0, forgotten: false, error: Vec::new() }
+        let (forgotten, error) = (false, Vec::new());
+        Merge { keys, wanted, parts, missing: 0, forgotten, error, hits: 0, longest: 0 }
     }
 
     /// The next key is asked for there. False if that is one part too many.
@@ -78,12 +86,15 @@ impl Merge {
         let (conn, renamed) = (place.conn, place.name.is_some());
         let is_its = |part: &Part| part.conn == conn && part.renamed == renamed;
         let part = self.parts.iter().position(is_its).unwrap_or_else(|| {
-            self.parts.push(Part { conn, keys: 0, renamed, values: Vec::new(), taken: 0 });
+            let next = self.wanted.len();
+            let values = Vec::new();
+            self.parts.push(Part { conn, keys: 0, renamed, scanned: 0, next, values, taken: 0 });
             self.missing += 1;
             self.parts.len() - 1
         });
         self.parts[part].keys += 1;
-        self.wanted.push(Wanted { start: place.start, bytes: place.bytes, part: part as u8 });
+        let (start, bytes) = (place.start, place.bytes);
+        self.wanted.push(Wanted { start, bytes, part: part as u8, value_bytes: 0 });
         part < PARTS_MAX
     }
 
@@ -117,21 +128,47 @@ impl Merge {
         self.parts.iter_mut().for_each(|part| part.values = Vec::new());
     }
 
-    /// Whether a whole reply has nothing but values of the part's keys, in their order, as often as they are asked for.
-    pub fn is_reply_to(&self, part: u8, reply: &[u8], renamed: bool, cas: bool) -> bool {
-        let mut wanted = self
-            .wanted
-            .iter()
-            .filter(|wanted| wanted.part == part)
-            .map(|wanted| &self.keys[wanted.start as usize..][..usize::from(wanted.bytes)]);
-        let mut values = Values(reply);
-        let are_its = values
-            .by_ref()
-            .all(|(found, has)| has == cas && wanted.any(|key| key == own_key(found, renamed)));
-        are_its && (values.0 == b"END\r\n" || is_error_reply(values.0))
+    /// Reads the reply of one part as far as it has come, `input`: nothing but values of the part's keys, in their order, as often as
+    /// they are asked for.
+    pub fn read(&mut self, part: u8, input: &[u8], cas: bool) -> Framed {
+        let Merge { keys, wanted, parts, hits, longest, .. } = self;
+        let this = &mut parts[usize::from(part)];
+        loop {
+            let (at, rest) = (this.scanned, &input[this.scanned..]);
+            if !rest.starts_with(b"VALUE ") {
+                return match frame(ReplyKind::Values, input, at) {
+                    Framed::Whole(end) if !is_end(&input[at..end]) => Framed::Broken,
+                    framed => framed,
+                };
+            }
+            let is_its = |wanted: &Wanted| wanted.part == part && wanted.is_of(rest, keys);
+            let found = wanted[this.next..].iter().position(is_its);
+            let length = found.and_then(|found| {
+                let behind_key = b"VALUE ".len() + usize::from(wanted[this.next + found].bytes);
+                plain_value_bytes(rest, behind_key).filter(|_| !cas)
+            });
+            let (Some(found), Some(bytes)) = (found, length.or_else(|| unusual_length(rest, cas)))
+            else {
+                return match frame(ReplyKind::Line, rest, 0) {
+                    Framed::NeedMore { .. } => {
+                        Framed::NeedMore { bytes: input.len() + 1, scanned: at }
+                    }
+                    _ => Framed::Broken,
+                };
+            };
+            match rest.get(bytes - 2..bytes) {
+                Some(b"\r\n") => {}
+                Some(_) => return Framed::Broken,
+                None => return Framed::NeedMore { bytes: at + bytes + 5, scanned: at },
+            }
+            let one = &mut wanted[this.next + found];
+            one.value_bytes = bytes as u32;
+            (*hits, *longest) = (*hits + 1, bytes.max(*longest));
+            (this.next, this.scanned) = (this.next + found + 1, at + bytes);
+        }
     }
 
-    /// Takes the whole reply of one part. True if that was the last one.
+    /// Takes the whole reply of one part, which has been read. True if that was the last one.
     pub fn came(&mut self, part: u8, reply: &[u8], spare: &mut Spare) -> bool {
         self.missing -= 1;
         match reply.strip_suffix(b"END\r\n") {
@@ -163,7 +200,9 @@ impl Merge {
     pub fn finish(mut self, out: &mut Vec<u8>, spare: &mut Spare, last: bool) -> Option<Found> {
         let mut found = None;
         if self.error.is_empty() {
-            found = Some(self.push_values(out));
+            self.push_values(out);
+            let misses = self.wanted.len() as u64 - self.hits;
+            found = Some(Found { hits: self.hits, misses, longest: self.longest });
             if last {
                 out.extend_from_slice(b"END\r\n");
             }
@@ -175,35 +214,55 @@ impl Merge {
         found
     }
 
-    fn push_values(&mut self, out: &mut Vec<u8>) -> Found {
-        let (mut hits, mut longest) = (0, 0);
-        out.reserve(self.parts.iter().map(|part| part.values.len()).sum::<usize>() + 5);
-        for wanted in &self.wanted {
-            let key = &self.keys[wanted.start as usize..][..usize::from(wanted.bytes)];
-            let part = &mut self.parts[usize::from(wanted.part)];
-            let values = &part.values[part.taken..];
-            if let Some(bytes) = value_of(values, key) {
-                out.extend_from_slice(&values[..bytes]);
-                part.taken += bytes;
-                hits += 1;
-                longest = bytes.max(longest);
-            }
+    fn push_values(&mut self, out: &mut Vec<u8>) {
+        if self.forgotten {
+            return;
         }
-        Found { hits, misses: self.wanted.len() as u64 - hits, longest }
+        out.reserve(self.parts.iter().map(|part| part.values.len()).sum::<usize>() + 5);
+        // Values that stand behind each other in one reply are copied together.
+        let (mut part, mut bytes) = (0, 0);
+        for wanted in self.wanted.iter().filter(|wanted| wanted.value_bytes > 0) {
+            if wanted.part != part {
+                self.parts[usize::from(part)].push(bytes, out);
+                (part, bytes) = (wanted.part, 0);
+            }
+            bytes += wanted.value_bytes as usize;
+        }
+        self.parts[usize::from(part)].push(bytes, out);
     }
 }
 
-/// The length of the first value, its line included, if it is `key`'s.
-#[inline]
-fn value_of(values: &[u8], key: &[u8]) -> Option<usize> {
-    let behind = b"VALUE ".len() + key.len();
-    if values.get(b"VALUE ".len()..behind)? != key || values.get(behind) != Some(&b' ') {
-        return None;
+impl Wanted {
+    /// Whether the value that `input` begins with is this key's.
+    #[inline]
+    fn is_of(&self, input: &[u8], keys: &[u8]) -> bool {
+        let key = &keys[self.start as usize..][..usize::from(self.bytes)];
+        let behind = b"VALUE ".len() + key.len();
+        input.get(b"VALUE ".len()..behind) == Some(key) && input.get(behind) == Some(&b' ')
     }
-    plain_value_bytes(values, behind).or_else(|| {
-        let end = memchr(b'\n', values)?;
-        Some(end + 1 + value_length(&values[..end])? + 2)
-    })
+}
+
+impl Part {
+    /// Appends the next of its values.
+    #[inline]
+    fn push(&mut self, bytes: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.values[self.taken..][..bytes]);
+        self.taken += bytes;
+    }
+}
+
+/// What a reply ends with.
+fn is_end(line: &[u8]) -> bool {
+    line == b"END\r\n" || is_error_reply(line)
+}
+
+/// Of the value that `input` begins with, with its line, where that is none of the usual ones. `None`: it is not whole, or no value.
+#[cold]
+fn unusual_length(input: &[u8], cas: bool) -> Option<usize> {
+    let end = memchr(b'\n', input)?;
+    let line = &input[..end];
+    let has_cas = line.iter().filter(|byte| **byte == b' ').count() == 4;
+    Some(end + 1 + value_length(line)? + 2).filter(|_| has_cas == cas)
 }
 
 fn last_line(reply: &[u8]) -> &[u8] {
@@ -223,6 +282,14 @@ mod tests {
             assert!(merge.ask(&Place { start, bytes: 1, conn, name: None }));
         }
         for (at, (part, reply)) in replies.iter().enumerate() {
+            for end in 1..reply.len() {
+                let framed = merge.read(*part, &reply[..end], false);
+                assert!(
+                    matches!(framed, Framed::NeedMore { bytes, .. } if end < bytes),
+                    "{framed:?}"
+                );
+            }
+            assert_eq!(merge.read(*part, reply, false), Framed::Whole(reply.len()));
             assert_eq!(merge.came(*part, reply, &mut spare), at == 1);
         }
         let mut out = Vec::new();
@@ -238,6 +305,40 @@ mod tests {
         assert_eq!(merged(&[(0, a), (1, b)]), all);
         assert_eq!(merged(&[(1, b), (0, a)]), all);
         assert_eq!(merged(&[(1, b"END\r\n"), (0, b"END\r\n")]), "END\r\n");
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_no_reply() {
+        for (reply, cas) in [
+            ("VALUE b 0 1\r\nx\r\nEND\r\n", false),
+            ("VALUE c 0 1\r\nx\r\nVALUE a 0 1\r\nx\r\nEND\r\n", false),
+            ("VALUE c 0 1\r\nx\r\nVALUE c 0 1\r\nx\r\nEND\r\n", false),
+            ("VALUE a 0 1 7\r\nx\r\nEND\r\n", false),
+            ("VALUE a 0 1\r\nx\r\nEND\r\n", true),
+            ("VALUE a 0 1\r\nxy\r\nEND\r\n", false),
+            ("VALUE a 0 y\r\nxy\r\nEND\r\n", false),
+            ("VALUE a 0 1\r\nx\r\nSTORED\r\n", false),
+            ("OK\r\n", false),
+        ] {
+            let mut merge = Merge::new(Vec::new(), b"a b c", 3);
+            for (start, conn) in [(0, 7), (2, 9), (4, 7)] {
+                assert!(merge.ask(&Place { start, bytes: 1, conn, name: None }));
+            }
+            assert_eq!(merge.read(0, reply.as_bytes(), cas), Framed::Broken, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn values_with_a_cas_are_read_where_they_are_wanted() {
+        let mut merge = Merge::new(Vec::new(), b"a", 1);
+        assert!(merge.ask(&Place { start: 0, bytes: 1, conn: 7, name: None }));
+        let reply = b"VALUE a 0 1 77\r\nx\r\nEND\r\n";
+        assert_eq!(merge.read(0, reply, true), Framed::Whole(reply.len()));
+        let (mut spare, mut out) = (Spare::default(), Vec::new());
+        assert!(merge.came(0, reply, &mut spare));
+        let found = merge.finish(&mut out, &mut spare, true).expect("no error");
+        assert_eq!((found.hits, found.misses, found.longest), (1, 0, reply.len() - 5));
+        assert_eq!(out, reply);
     }
 
     #[test]

@@ -103,14 +103,6 @@ impl Replies {
         &mut self.slots[number.wrapping_sub(self.first) as usize]
     }
 
-    /// One of the multi-gets that are not answered.
-    pub fn merge(&self, number: u32) -> &Merge {
-        match &self.slots[number.wrapping_sub(self.first) as usize] {
-            Slot::Merge(merge) => merge,
-            _ => unreachable!("its parts are its own"),
-        }
-    }
-
     /// What has been asked since `from` was asked together, and is answered in one piece.
     #[inline]
     pub fn close_turn(&mut self, from: u32) {

@@ -89,6 +89,15 @@ impl Sessions {
         self.answered(client, ledger);
     }
 
+    /// A multi-get that is not answered.
+    #[inline]
+    pub fn merge(&mut self, client: u32, number: u32) -> &mut Merge {
+        match self.get_mut(client).replies.slot(number) {
+            Slot::Merge(merge) => merge,
+            _ => unreachable!("its parts are its own"),
+        }
+    }
+
     /// A multi-get that is put together, when `all` of its parts are there.
     pub fn merged(
         &mut self,
@@ -96,11 +105,10 @@ impl Sessions {
         number: u32,
         all: impl FnOnce(&mut Merge) -> bool,
     ) -> Option<Box<Merge>> {
-        let slot = self.get_mut(client).replies.slot(number);
-        let Slot::Merge(merge) = slot else { unreachable!("its parts are its own") };
-        if !all(merge) {
+        if !all(self.merge(client, number)) {
             return None;
         }
+        let slot = self.get_mut(client).replies.slot(number);
         match std::mem::replace(slot, Slot::Waiting) {
             Slot::Merge(merge) => Some(merge),
             _ => unreachable!("it was looked at"),
