@@ -115,6 +115,9 @@ impl Proxy {
     fn frame_next(&mut self, conn: usize, input: &[u8]) -> Framed {
         let this = self.backend.upstreams.conn(conn);
         let Some(next) = this.asked.front() else { return Framed::Broken };
+        if let Some(length) = next.expect.usual_bytes(input) {
+            return Framed::Whole(length);
+        }
         let (expect, renamed) = (next.expect, next.renamed);
         match (next.who, expect) {
             (Who::Part { client, number, part, .. }, Expect::Values { cas }) if !renamed => {

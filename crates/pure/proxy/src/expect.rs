@@ -1,6 +1,8 @@
 //! Which replies are a request's own. An upstream that gives another one has lost count: its connection ends.
 
-use mbal_wire::{Meta, Request, Values, Verb, is_error_reply};
+use mbal_wire::{Meta, Request, Values, Verb, is_error_reply, lone_value};
+
+const STORED: &[u8] = b"STORED\r\n";
 
 /// What may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +102,19 @@ impl Expect {
             Request::MetaArithmetic(meta) => Expect::MetaCounted(Echo::of(meta, key)),
             Request::MetaDebug { .. } => Expect::Debugged,
             _ => Expect::Any,
+        }
+    }
+
+    /// The length of the reply that `input` begins with, if it is whole and a usual one to this request. `None` says nothing.
+    #[inline]
+    pub fn usual_bytes(self, input: &[u8]) -> Option<usize> {
+        match self {
+            Expect::Value { key, cas: false } => {
+                let (found, bytes) = lone_value(input)?;
+                (sum(found) == key).then_some(bytes)
+            }
+            Expect::Stored => input.starts_with(STORED).then_some(STORED.len()),
+            _ => None,
         }
     }
 

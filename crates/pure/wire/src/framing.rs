@@ -5,6 +5,7 @@ use memchr::memchr;
 use crate::binary::BINARY_HEAD_BYTES;
 use crate::number::parse_u64;
 use crate::reply::{REPLY_LINE_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::words::find_blank;
 
 /// What a reply looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +147,16 @@ pub fn plain_value_bytes(input: &[u8], behind_key: usize) -> Option<usize> {
     }
     let is_plain = at > first && input[at] == b'\r' && *input.get(at + 1)? == b'\n';
     is_plain.then_some(at + 2 + value_bytes as usize + 2)
+}
+
+/// The key of the only value that a reply to `get` has, and the reply's length, if `input` begins with such a one in its usual shape.
+#[inline]
+pub fn lone_value(input: &[u8]) -> Option<(&[u8], usize)> {
+    let key_bytes = input.strip_prefix(b"VALUE ").and_then(find_blank)?;
+    let key_end = b"VALUE ".len() + key_bytes;
+    let bytes = plain_value_bytes(input, key_end)?;
+    let ends = input.get(bytes - 2..bytes + 5)? == b"\r\nEND\r\n";
+    ends.then_some((&input[b"VALUE ".len()..key_end], bytes + 5))
 }
 
 /// The third word of `VALUE KEY FLAGS LENGTH [CAS]`.

@@ -33,7 +33,7 @@ pub use binary::{
 pub use binary_client::{BinaryReply, binary_delete, binary_request, push_binary_request};
 pub use class::Class;
 pub use escaped::{push_escaped, push_readable, unescaped};
-pub use framing::{Framed, ReplyKind, Values, frame, plain_value_bytes, value_length};
+pub use framing::{Framed, ReplyKind, Values, frame, lone_value, plain_value_bytes, value_length};
 pub use line::{GET_LINE_BYTES_MAX, may_grow, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};
 pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
