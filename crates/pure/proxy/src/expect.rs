@@ -257,10 +257,14 @@ mod tests {
             };
             let (key, _) = parsed.key().expect("it has one");
             let expect = Expect::of(&parsed, key);
-            own.iter()
-                .for_each(|reply| assert!(expect.takes(reply.as_bytes()), "{request} {reply}"));
+            for reply in own {
+                assert!(expect.takes(reply.as_bytes()), "{request} {reply}");
+                let usual = expect.usual_bytes(format!("{reply}STORED\r\n").as_bytes());
+                assert!(usual.is_none_or(|bytes| bytes == reply.len()), "{request} {reply}");
+            }
             for reply in foreign {
                 assert!(!expect.takes(reply.as_bytes()), "{request} {reply}");
+                assert_eq!(expect.usual_bytes(reply.as_bytes()), None, "{request} {reply}");
             }
         }
     }

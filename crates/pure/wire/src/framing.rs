@@ -5,7 +5,6 @@ use memchr::memchr;
 use crate::binary::BINARY_HEAD_BYTES;
 use crate::number::parse_u64;
 use crate::reply::{REPLY_LINE_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::words::find_blank;
 
 /// What a reply looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,8 +151,7 @@ pub fn plain_value_bytes(input: &[u8], behind_key: usize) -> Option<usize> {
 /// The key of the only value that a reply to `get` has, and the reply's length, if `input` begins with such a one in its usual shape.
 #[inline]
 pub fn lone_value(input: &[u8]) -> Option<(&[u8], usize)> {
-    let key_bytes = input.strip_prefix(b"VALUE ").and_then(find_blank)?;
-    let key_end = b"VALUE ".len() + key_bytes;
+    let key_end = input.starts_with(b"VALUE ").then(|| key_end(input))??;
     let bytes = plain_value_bytes(input, key_end)?;
     let ends = input.get(bytes - 2..bytes + 5)? == b"\r\nEND\r\n";
     ends.then_some((&input[b"VALUE ".len()..key_end], bytes + 5))
@@ -294,6 +292,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_lone_value_is_what_the_long_way_finds() {
+        let reply = b"VALUE some-key 0 12\r\nEND\r\nx VALUE\r\nEND\r\n";
+        assert_eq!(lone_value(reply), Some((&b"some-key"[..], reply.len())));
+        let mut found = 0;
+        for at in 0..reply.len() {
+            assert_eq!(lone_value(&reply[..at]), None, "{at}");
+            for byte in *b" \r\n0129Vx" {
+                let mut reply = reply.to_vec();
+                reply[at] = byte;
+                let Some((key, length)) = lone_value(&reply) else { continue };
+                found += 1;
+                assert_eq!(frame(ReplyKind::Values, &reply, 0), Framed::Whole(length), "{reply:?}");
+                let mut values = Values(&reply);
+                assert_eq!(values.next(), Some((key, false)), "{reply:?}");
+                assert_eq!(values.0, b"END\r\n", "{reply:?}");
+            }
+        }
+        assert!(found > 100, "{found}");
     }
 
     #[test]
