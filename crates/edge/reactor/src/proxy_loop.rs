@@ -372,6 +372,7 @@ impl ProxyLoop {
         }
     }
 
+    #[inline]
     fn tell_kernel(&mut self) {
         if let Some(kernel) = &mut self.kernel {
             let changes = self.proxy.take_kernel_changes();
@@ -382,11 +383,17 @@ impl ProxyLoop {
     }
 
     /// Does what the proxy has asked for, and what it asks for because of that.
+    #[inline]
     fn carry_out(&mut self) {
         self.tell_kernel();
-        if !self.proxy.may_act() {
-            return;
+        if self.proxy.may_act() {
+            self.act();
         }
+    }
+
+    /// Of its own: inlined, it would have the loop save what only it needs.
+    #[inline(never)]
+    fn act(&mut self) {
         let mut actions = std::mem::take(&mut self.actions);
         while self.proxy.may_act() {
             self.proxy.take_actions(&mut actions);
