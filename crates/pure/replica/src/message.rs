@@ -59,6 +59,9 @@ pub enum HoldWhat<'a> {
     Item(Item<'a>),
     /// Said to the home: the key heats the server that says so, which wants a copy. Nothing else of it counts.
     Want,
+    /// Said by the owner of a cachelet that has begun empty, whose prefix stands in the key's place: no copy of a lower grant is read
+    /// any more.
+    Fence,
 }
 
 /// A copy.
@@ -118,6 +121,7 @@ const INVALIDATE: u8 = 1;
 const DROP: u8 = 2;
 const ITEM: u8 = 3;
 const WANT: u8 = 4;
+const FENCE: u8 = 5;
 const NO_TTL: u32 = u32::MAX;
 
 /// Takes numbers from the front of what has come.
@@ -150,6 +154,12 @@ impl<'a> Hold<'a> {
         Hold { grant, version, stamp, lease_ms: 0, key, what: HoldWhat::Want }
     }
 
+    /// What the owner of a cachelet says that has begun empty. `prefix` is as text.
+    pub fn fence(prefix: &'a str, grant: Grant) -> Hold<'a> {
+        let (version, stamp, key) = (Version(0), Stamp(0), prefix.as_bytes());
+        Hold { grant, version, stamp, lease_ms: 0, key, what: HoldWhat::Fence }
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         let what = match self.what {
             HoldWhat::Keep => KEEP,
@@ -157,6 +167,7 @@ impl<'a> Hold<'a> {
             HoldWhat::Drop => DROP,
             HoldWhat::Item(_) => ITEM,
             HoldWhat::Want => WANT,
+            HoldWhat::Fence => FENCE,
         };
         out.extend_from_slice(&[MARK, what]);
         for number in [self.grant.0, self.version.0, self.stamp.0] {
@@ -191,6 +202,7 @@ impl<'a> Hold<'a> {
             INVALIDATE => HoldWhat::Invalidate,
             DROP => HoldWhat::Drop,
             WANT => HoldWhat::Want,
+            FENCE => HoldWhat::Fence,
             ITEM => {
                 let (flags, cas) = (from.u32()?, from.u64()?);
                 let ttl = Some(from.u32()?).filter(|ttl| *ttl != NO_TTL);
@@ -211,6 +223,12 @@ impl<'a> Hold<'a> {
 }
 
 impl Held {
+    /// The answer to a fence.
+    pub fn fenced(grant: Grant) -> Held {
+        let (version, stamp, outcome) = (Version(0), Stamp(0), Outcome::Invalidate);
+        Held { grant, version, stamp, reads: 0, outcome }
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         let outcome = match self.outcome {
             Outcome::Has => 0,
@@ -316,8 +334,8 @@ mod tests {
             key: b"key",
             what,
         };
-        use HoldWhat::{Drop, Invalidate, Keep, Want};
-        for what in [Keep, Invalidate, Drop, Want, HoldWhat::Item(item)] {
+        use HoldWhat::{Drop, Fence, Invalidate, Keep, Want};
+        for what in [Keep, Invalidate, Drop, Want, Fence, HoldWhat::Item(item)] {
             let mut bytes = Vec::new();
             hold(what).encode(&mut bytes);
             assert_eq!(Hold::decode(&bytes), Some(hold(what)));

@@ -44,6 +44,17 @@ impl Shadow {
         }
     }
 
+    /// Its key has a later owner, whose grants are this one and higher: nothing that an earlier one has said, or says yet, is read again. False if that
+    /// is so already.
+    pub fn fence(&mut self, grant: Grant) -> bool {
+        let is_older = self.grant < grant && !is_planted(Fault::FencedIsRead);
+        if is_older {
+            (self.grant, self.version) = (grant, Version(0));
+            self.loses_value();
+        }
+        is_older
+    }
+
     /// Takes a home's word. `process` is this one, by its stamps. `fits`: there is room for the item that came, if one did.
     pub fn take(&mut self, now: Instant, process: u16, hold: &Hold<'_>, fits: bool) -> Kept {
         let (known, said) = ((self.grant, self.version), (hold.grant, hold.version));
@@ -61,7 +72,7 @@ impl Shadow {
         let kept = match hold.what {
             HoldWhat::Keep if said == known && self.has => Kept::Same,
             // It never had that version. The home will hear of it, and sends the item.
-            HoldWhat::Keep | HoldWhat::Want => return Kept::Same,
+            HoldWhat::Keep | HoldWhat::Want | HoldWhat::Fence => return Kept::Same,
             HoldWhat::Invalidate | HoldWhat::Drop => Kept::Nothing,
             HoldWhat::Item(_) if said == known && self.has => Kept::Same,
             HoldWhat::Item(item) if fits && is_dated(item.ttl) => Kept::New,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mbal_model::{Instant, ReplicaVersion, ServerId};
 use mbal_replica::{
-    Grant, Held, Hold, HoldWhat, Home, HomeState, Item, Kept, Outcome, Say, Shadow, Stamp, Terms,
-    Version, What, newborn_rests, over_after,
+    Grant, Held, Hold, HoldWhat, Home, HomeState, Item, Kept, Newborn, Outcome, Say, Shadow, Stamp,
+    Terms, Version, What, newborn_rests, over_after,
 };
 
 const LEASE: Duration = Duration::from_millis(750);
@@ -303,4 +303,54 @@ fn a_later_owner_gives_higher_grants_and_an_atomic_one_rests_first() {
     let lease = LEASE * 4 / 3;
     assert!(over_after(LEASE) < newborn_rests(lease) - ms(1_000));
     assert_eq!(newborn_rests(lease), ms(2_000));
+}
+
+#[test]
+fn what_an_earlier_owner_says_after_a_fence_brings_no_copy_back() {
+    let mut key = Key::hot(true);
+    key.value = 2;
+    key.home.written(true);
+    let late = key.said(at(20));
+    let say = late.iter().find(|say| say.to == A).expect("it has news");
+    let place = &mut key.places[0];
+    assert_eq!(place.reads(at(21)), Some(1));
+    assert!(place.shadow.fence(Grant::new(2, 0)));
+    assert_eq!(place.reads(at(21)), None);
+    // It is remembered as long as a stamp counts that was given before.
+    let over = at(10) + LEASE;
+    for now in [at(22), over - ms(1)] {
+        assert!(!place.shadow.is_over(now));
+        assert_eq!(place.takes(now, say, 2, None).grant, Grant::new(2, 0));
+        assert_eq!(place.reads(now), None);
+    }
+    assert!(!place.shadow.fence(Grant::new(2, 0)), "once is enough");
+}
+
+#[test]
+fn a_newborn_serves_when_all_have_fenced_or_leases_are_over() {
+    let fence = Grant::new(2, 0);
+    let asked = |newborn: &mut Newborn, now| {
+        let mut all = Vec::new();
+        newborn.ask(now, |server| {
+            all.push(server);
+            server != B || now > at(5)
+        });
+        all
+    };
+    let mut newborn = Newborn::new(fence, [A, B], ms(1_000), at(0));
+    assert_eq!(asked(&mut newborn, at(0)), [A, B]);
+    assert_eq!(asked(&mut newborn, at(1)), [B], "it could not be asked");
+    newborn.heard(at(2), A, Some(&Held::fenced(fence)));
+    newborn.heard(at(2), A, None);
+    assert_eq!(asked(&mut newborn, at(6)), [B]);
+    let other = Held::fenced(Grant::new(1, 0));
+    newborn.heard(at(7), B, Some(&other));
+    assert!(!newborn.is_over(at(7)), "that was another one's");
+    assert_eq!(asked(&mut newborn, at(8)), []);
+    assert_eq!(asked(&mut newborn, at(57)), [B]);
+    newborn.heard(at(58), B, Some(&Held::fenced(fence)));
+    assert!(newborn.is_over(at(58)));
+    let silent = Newborn::new(fence, [A], ms(1_000), at(0));
+    assert_eq!([at(1_999), at(2_000)].map(|now| silent.is_over(now)), [false, true]);
+    assert!(Newborn::new(fence, [], ms(1_000), at(0)).is_over(at(0)), "nobody else is there");
 }

@@ -242,7 +242,7 @@ impl World {
     }
 
     /// Delays with which a message comes, once for each time. `names`: lost, late, doubled.
-    fn sent(&mut self, from: usize, to: usize, names: [&'static str; 3]) -> Vec<u64> {
+    pub fn sent(&mut self, from: usize, to: usize, names: [&'static str; 3]) -> Vec<u64> {
         if self.is_silent(from, to) || self.loses() {
             self.sim.met.count(names[0]);
             return Vec::new();
@@ -273,7 +273,9 @@ impl World {
                 self.tell(key, || format!("home {at}: it is cold"));
             }
             self.leaves(at, key);
+            self.ends_newborn(at, key);
         }
+        self.asks_for_fences(at);
         self.retries(at);
         for copy in &mut self.hosts[at].copies {
             if copy.as_ref().is_some_and(|copy| copy.shadow.is_over(now)) {

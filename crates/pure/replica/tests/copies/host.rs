@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mbal_model::{Instant, ServerId};
-use mbal_replica::{Grant, Held, Home, HomeState, Leases};
+use mbal_model::{Instant, Prefix, ServerId};
+use mbal_replica::{Grant, Held, Hold, Home, HomeState, Leases, Newborn};
 
 use crate::client::{Ask, Reply};
 use crate::copies::Copy;
@@ -21,6 +21,11 @@ pub fn name(key: usize) -> [u8; 2] {
     [b'k', b'0' + key as u8]
 }
 
+/// A key's cachelet.
+pub fn prefix(key: usize) -> Prefix {
+    Prefix::nth(key, 2)
+}
+
 /// What stands in a home's store.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored {
@@ -34,8 +39,8 @@ pub struct Stored {
 pub struct Here {
     pub stored: Option<Stored>,
     pub home: Option<Home>,
-    /// It serves nothing before.
-    pub newborn_until: Instant,
+    /// It serves nothing before that is over.
+    pub newborn: Option<Newborn>,
     pub leaves_to: Option<usize>,
     /// Shadows were told to let go of what is there.
     pub invalidates: bool,
@@ -63,6 +68,21 @@ pub enum Letter {
     },
     Held {
         from: usize,
+        key: usize,
+        grant: Grant,
+        ticket: u64,
+        bytes: Vec<u8>,
+    },
+    /// A key's later owner asks for its copies to be gone; and the answer.
+    Fence {
+        from: usize,
+        process: u16,
+        ticket: u64,
+        bytes: Vec<u8>,
+    },
+    Fenced {
+        from: usize,
+        process: u16,
         key: usize,
         grant: Grant,
         ticket: u64,
@@ -198,6 +218,16 @@ impl World {
                 self.says(at, key);
                 self.retries(at);
             }
+            Letter::Fence { from, process, ticket, bytes } => {
+                let hold = Hold::decode(&bytes).expect("it was encoded");
+                self.is_fenced(at, (from, process), ticket, &hold);
+            }
+            Letter::Fenced { from, process, key, grant, ticket, bytes } => {
+                if self.hosts[at].process == process && self.hosts[at].tickets.remove(&ticket) {
+                    let held = Held::decode(&bytes).expect("it was encoded");
+                    self.hears_of_fence(at, from, key, grant, Some(&held));
+                }
+            }
             Letter::Map(map) => self.follows(at, map),
             Letter::Moved { key, map, stored, seconds } => {
                 if self.moving[key] != Some(at) {
@@ -207,7 +237,7 @@ impl World {
                 let second = self.local(at).as_secs();
                 let deadline = seconds.map(|seconds| second + seconds);
                 let stored = stored.map(|stored| Stored { deadline, ..stored });
-                self.adopts(at, key, stored, Instant::ZERO);
+                self.adopts(at, key, stored, None);
                 let dies = deadline.map(|deadline| self.hosts[at].clock.when(deadline * 1_000_000));
                 self.truth[key].dies_at(dies);
                 self.follows(at, map);
@@ -219,12 +249,12 @@ impl World {
         }
     }
 
-    fn adopts(&mut self, at: usize, key: usize, stored: Option<Stored>, newborn_until: Instant) {
+    fn adopts(&mut self, at: usize, key: usize, stored: Option<Stored>, newborn: Option<Newborn>) {
         self.tell(key, || format!("server {at} owns it, {stored:?}"));
         let here = Here {
             stored,
             home: None,
-            newborn_until,
+            newborn,
             leaves_to: None,
             invalidates: false,
             heard: Instant::ZERO,
@@ -249,16 +279,13 @@ impl World {
         for key in 0..map.owners.len() {
             let is_mine = map.owners[key] == at && self.map.owners[key] == at;
             if is_mine && !self.hosts[at].keys.contains_key(&key) && self.moving[key].is_none() {
-                let now = Instant::from_secs(self.local(at).as_secs());
-                let until = match self.profile.terms.atomic {
-                    true => now + mbal_replica::newborn_rests(self.profile.lease),
-                    false => Instant::ZERO,
-                };
-                self.adopts(at, key, None, until);
+                let newborn = self.profile.terms.atomic.then(|| self.newborn(at, key, &map));
+                self.adopts(at, key, None, newborn);
             }
         }
         let now = self.local(at);
         (self.hosts[at].map, self.hosts[at].map_since) = (map, now);
+        self.asks_for_fences(at);
     }
 
     /// Gives a key copies on so many other servers.
@@ -270,7 +297,7 @@ impl World {
         let places: Vec<(u8, ServerId)> = self.places(key, at, count);
         let (terms, now, host) = (self.profile.terms, self.local(at), &mut self.hosts[at]);
         let Some(here) = host.keys.get_mut(&key) else { return };
-        if places.is_empty() || here.leaves_to.is_some() || now < here.newborn_until {
+        if places.is_empty() || here.leaves_to.is_some() || here.newborn.is_some() {
             return;
         }
         if let Some(home) = &mut here.home {

@@ -9,6 +9,7 @@
 
 mod client;
 mod copies;
+mod fencing;
 mod host;
 mod profile;
 mod requests;
@@ -47,6 +48,11 @@ static COPIES: Seeds = Seeds {
         "a waiting write goes on elsewhere",
         "no route",
         "newborn",
+        "a newborn served when all had fenced",
+        "a newborn served when leases were over",
+        "a copy was fenced off",
+        "fence lost",
+        "fenced late",
         "refused for want of room",
         "died at a shadow",
         "died at home",
@@ -118,6 +124,7 @@ planted! {
     miss_does_not_wait: MissDoesNotWait breaks 3,
     newborn_serves: NewbornServes breaks 3,
     newborn_leaves: NewbornLeaves breaks 3,
+    fenced_is_read: FencedIsRead breaks 3,
     leases_outlive_map: LeasesOutliveMap breaks 3,
     ttl_from_arrival: TtlFromArrival breaks 3,
     ttl_forgets_drift: TtlForgetsDrift breaks 3,

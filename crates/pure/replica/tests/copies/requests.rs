@@ -14,8 +14,9 @@ const HOPS_MAX: u32 = 4;
 impl World {
     pub fn is_asked(&mut self, at: usize, ask: Ask) {
         let now = self.local(at);
+        self.ends_newborn(at, ask.key);
         let here = self.hosts[at].keys.get(&ask.key);
-        if here.is_some_and(|here| now < here.newborn_until) {
+        if here.is_some_and(|here| here.newborn.is_some()) {
             self.sim.met.count("newborn");
             return self.answers(at, ask, Outcome::NoRoute, None, None);
         }

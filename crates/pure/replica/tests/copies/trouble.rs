@@ -157,6 +157,7 @@ impl World {
         here.map.version = 0;
         here.restarted();
         self.map.version += 1;
+        self.map.members[host] = true;
         self.publishes(Some(host));
         let process = self.lives;
         self.sim.after(1, Event::Tick { host, process });
@@ -172,9 +173,10 @@ impl World {
             (0..self.hosts.len()).filter(|at| *at != host && self.hosts[*at].lives).collect();
         let owned: Vec<usize> =
             (0..self.truth.len()).filter(|key| self.map.owners[*key] == host).collect();
-        if others.is_empty() || owned.is_empty() {
+        if others.is_empty() {
             return;
         }
+        self.map.members[host] = false;
         for key in owned {
             let mut to = others[self.sim.random.below(others.len() as u64) as usize];
             let shadow = others.iter().find(|at| self.hosts[**at].copies[key].is_some());
@@ -224,8 +226,8 @@ impl World {
     pub fn goes_on(&mut self, host: usize) {
         self.hosts[host].stopped = false;
         self.sim.tell(|| format!("server {host} goes on"));
-        for key in std::mem::take(&mut self.hosts[host].lost) {
-            self.hosts[host].keys.remove(&key);
+        if !self.map.members[host] {
+            self.joins_anew(host);
         }
         for letter in std::mem::take(&mut self.hosts[host].inbox) {
             if !self.hosts[host].stopped && self.hosts[host].lives {
@@ -234,15 +236,31 @@ impl World {
         }
     }
 
+    /// Its own lease is over: what it has is others'. It comes back as another process would.
+    fn joins_anew(&mut self, host: usize) {
+        self.lives += 1;
+        let here = &mut self.hosts[host];
+        for key in std::mem::take(&mut here.lost) {
+            here.keys.remove(&key);
+        }
+        here.copies.iter_mut().for_each(|copy| *copy = None);
+        here.process = self.lives;
+        self.map.version += 1;
+        self.map.members[host] = true;
+        self.publishes(None);
+        let process = self.lives;
+        self.sim.after(1, Event::Tick { host, process });
+    }
+
     fn begins_to_leave(&mut self, key: usize) {
         let at = self.map.owners[key];
-        let (to, now) = (self.host(), self.local(at));
-        if to == at || !self.hosts[at].lives || self.hosts[at].stopped {
+        let to = self.host();
+        if to == at || !self.map.members[to] || !self.hosts[at].lives || self.hosts[at].stopped {
             return;
         }
         let state = self.state_of(key);
         let Some(here) = self.hosts[at].keys.get_mut(&key) else { return };
-        if here.leaves_to.is_none() && here.newborn_until <= now {
+        if here.leaves_to.is_none() && here.newborn.is_none() {
             here.leaves_to = Some(to);
             self.sim.met.count(&format!("leaves in {state}"));
         }
@@ -251,9 +269,10 @@ impl World {
     /// A key that is to leave does so when it has no copies.
     pub fn leaves(&mut self, at: usize, key: usize) {
         let now = self.local(at);
+        self.ends_newborn(at, key);
         let Some(here) = self.hosts[at].keys.get_mut(&key) else { return };
         let Some(to) = here.leaves_to else { return };
-        if now < here.newborn_until && !is_planted(Fault::NewbornLeaves) {
+        if here.newborn.is_some() && !is_planted(Fault::NewbornLeaves) {
             return self.sim.met.count("a newborn waits to leave");
         }
         if let Some(home) = &mut here.home {

@@ -1,6 +1,6 @@
 //! The world of one seed: what happens when.
 
-use mbal_model::{Instant, ServerId};
+use mbal_model::ServerId;
 use mbal_replica::Grant;
 use mbal_testkit::{Failed, Met, Sim};
 
@@ -22,6 +22,8 @@ const SUFFIXES: u8 = 9;
 pub struct Map {
     pub version: u64,
     pub owners: Vec<usize>,
+    /// Servers that are not said to be dead.
+    pub members: Vec<bool>,
 }
 
 pub enum Event {
@@ -47,6 +49,15 @@ pub enum Event {
     /// A word has not been answered.
     Late {
         home: usize,
+        process: u16,
+        key: usize,
+        grant: Grant,
+        to: usize,
+        ticket: u64,
+    },
+    /// The same of a fence.
+    FenceLate {
+        at: usize,
         process: u16,
         key: usize,
         grant: Grant,
@@ -101,8 +112,8 @@ impl World {
         let (hosts, keys) = (profile.hosts as usize, profile.keys as usize);
         let clients = profile.clients as usize;
         let owners = (0..keys).map(|_| sim.random.below(hosts as u64) as usize).collect();
-        let map = Map { version: 1, owners };
-        let none = Map { version: 0, owners: vec![0; keys] };
+        let map = Map { version: 1, owners, members: vec![true; hosts] };
+        let none = Map { version: 0, owners: vec![0; keys], members: vec![true; hosts] };
         let all = (0..hosts).map(|at| {
             Host::new(Clock::new(&mut sim.random), none.clone(), keys, clients, at as u16 + 1)
         });
@@ -206,7 +217,7 @@ impl World {
     /// The first map: nobody has owned anything before.
     fn begins(&mut self, host: usize, map: Map) {
         self.follows(host, map);
-        self.hosts[host].keys.values_mut().for_each(|here| here.newborn_until = Instant::ZERO);
+        self.hosts[host].keys.values_mut().for_each(|here| here.newborn = None);
         let process = self.hosts[host].process;
         let wait = self.sim.random.below(TICK);
         self.sim.after(wait, Event::Tick { host, process });
@@ -302,6 +313,12 @@ impl World {
                     self.sim.after(TICK, Event::Late { home, process, key, grant, to, ticket });
                 } else if here.lives && here.process == process {
                     self.is_late(home, key, grant, to, ticket);
+                }
+            }
+            Event::FenceLate { at, process, key, grant, to, ticket } => {
+                let here = &mut self.hosts[at];
+                if here.lives && here.process == process && here.tickets.remove(&ticket) {
+                    self.hears_of_fence(at, to, key, grant, None);
                 }
             }
             Event::GoesOn { host, process } => {
