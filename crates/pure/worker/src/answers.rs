@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, ServerId};
+use mbal_replica::Held;
 
 use crate::copies::{HotMode, ReplyPrefix, Sends, heed_leases};
 use crate::event::{Action, Actions};
@@ -26,6 +27,11 @@ impl Worker {
             Asker::Client { client, place } => (client, place),
             Asker::Home { server, hash, grant } => {
                 return self.sends(actions).shadow_answered(server, hash, grant, reply);
+            }
+            Asker::Newborn { server, prefix, grant } => {
+                let (newborns, now) = (&self.shared.copies.newborns, self.here.now.instant());
+                let held = reply.and_then(Held::decode);
+                return newborns.heard(now, server, (prefix, grant), held.as_ref());
             }
             Asker::Here => return,
             Asker::Peer { server, ticket, .. } => {
@@ -180,7 +186,7 @@ impl Worker {
             }
             Asker::Peer { reads, .. } => !reads,
             // A home waits until its leases are over.
-            Asker::Home { .. } | Asker::Here => false,
+            Asker::Home { .. } | Asker::Newborn { .. } | Asker::Here => false,
         }
     }
 

@@ -7,21 +7,19 @@
 //!   a write of such a key ──► HomeKey: let go? executed, told       a read there ──► answered from the copy, or passed on
 //! ```
 
-use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use mbal_balance::hot::CopyBackoff;
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
 use mbal_model::{Instant, Key, Prefix, ServerId};
-use mbal_replica::{Hold, HoldWhat, MARK, Terms, newborn_rests};
+use mbal_replica::{Grant, Held, Hold, HoldWhat, MARK, Newborn, Terms};
 
 mod heat;
 mod here;
 mod home;
 mod homes;
 mod leased;
+mod newborn;
 mod read;
 mod reading;
 mod reply_prefix;
@@ -45,6 +43,7 @@ pub(crate) use ticking::Ticks;
 use heat::{Heat, Heats};
 use here::Shadows;
 use home::HomeKey;
+use newborn::Newborns;
 use table::Table;
 
 /// What the workers of a server share of this.
@@ -53,8 +52,6 @@ pub(crate) struct Copies {
     terms: RwLock<ranks::HotTerms, HotTerms>,
     /// Of the terms: looked at by each request.
     mode: AtomicU8,
-    /// Tells this process's stamps from those of others.
-    process: AtomicU32,
     /// Grants given so far.
     grants: AtomicU32,
     /// Keys of this server that have copies.
@@ -70,9 +67,7 @@ pub(crate) struct Copies {
     hotspots: Box<[AtomicBool]>,
     /// Phase 2 is on: hot keys are looked for less.
     samples_less: AtomicBool,
-    /// Cachelets that began empty, and serve nothing before then: copies that an earlier owner has made may be read still.
-    newborn: Mutex<ranks::Newborn, Vec<(Prefix, Instant)>>,
-    any_newborn: AtomicBool,
+    pub newborns: Newborns,
 }
 
 /// A copy's lease, as part of the terms' lease: with the tenth that is left to clocks, and what a link takes, nobody waits longer.
@@ -138,15 +133,6 @@ impl Copies {
         Terms { atomic: mode == HotMode::Atomic, lease: lease * SHADOW_PART.0 / SHADOW_PART.1 }
     }
 
-    /// Stamps that are made from now on are of this process.
-    pub fn is_process(&self, number: u16) {
-        self.process.store(number.into(), Relaxed);
-    }
-
-    pub fn process(&self) -> u16 {
-        self.process.load(Relaxed) as u16
-    }
-
     pub fn heat(&self, worker: u16) -> MutexGuard<'_, ranks::Heat, Heat> {
         self.trackers[usize::from(worker)].lock()
     }
@@ -168,7 +154,7 @@ impl Copies {
         Instant::from_nanos(self.latest_ns.load(Relaxed))
     }
 
-    /// Takes a home's word, or that of a server that wants a copy, and appends the answer.
+    /// Takes a home's word, or that of a server that wants a copy or a fence, and appends the answer.
     pub fn take(
         &self,
         from: ServerId,
@@ -178,6 +164,12 @@ impl Copies {
     ) -> bool {
         let hold = Hold::decode(bytes).and_then(|hold| Some((hold, Key::new(hold.key)?)));
         let Some((hold, key)) = hold else { return false };
+        if hold.what == HoldWhat::Fence {
+            let Some(prefix) = Prefix::parse(hold.key) else { return false };
+            self.shadows.fence(prefix, hold.grant);
+            Held::fenced(hold.grant).encode(out);
+            return true;
+        }
         if hold.what == HoldWhat::Want {
             if self.mode() != HotMode::Off {
                 self.heats.lock().wants(key.hash(), from, now);
@@ -188,38 +180,18 @@ impl Copies {
         self.in_use.store(true, Relaxed);
         // Who copies nothing, any more or yet, has nothing and takes nothing.
         let memory_bytes = (self.mode() != HotMode::Off).then(|| self.terms().memory_bytes);
-        self.shadows.take(lease_now, self.process(), &hold, &key, memory_bytes, out)
+        self.shadows.take(lease_now, &hold, &key, memory_bytes, out)
     }
 
-    pub fn any_newborn(&self) -> bool {
-        self.any_newborn.load(Acquire)
-    }
-
-    /// A cachelet that has begun empty serves nothing yet.
-    pub fn is_newborn(&self, hash: u64, now: Instant) -> bool {
-        let newborn = self.newborn.lock();
-        newborn.iter().any(|(prefix, until)| prefix.contains(hash) && now < *until)
-    }
-
-    /// The same of a whole cachelet, or of a part of it.
-    pub fn has_newborn(&self, prefix: Prefix, now: Instant) -> bool {
-        let newborn = self.newborn.lock();
-        newborn.iter().any(|(other, until)| prefix.overlaps(*other) && now < *until)
-    }
-
-    pub fn born(&self, prefix: Prefix, now: Instant) {
+    /// A cachelet begins empty by a map of this version, with these other servers: no copy of its keys is read that an earlier owner has made, before
+    /// it serves anything.
+    pub fn born(&self, prefix: Prefix, version: u64, others: Vec<ServerId>, now: Instant) {
         if self.mode() != HotMode::Atomic {
             return;
         }
-        let rests = newborn_rests(self.terms().lease);
-        let mut newborn = self.newborn.lock();
-        newborn.push((prefix, now + rests));
-        self.any_newborn.store(true, Release);
-    }
-
-    fn forget_newborn(&self, now: Instant) {
-        let mut newborn = self.newborn.lock();
-        newborn.retain(|(_, until)| now < *until);
-        self.any_newborn.store(!newborn.is_empty(), Release);
+        let fence = Grant::new(version, 0);
+        // This server may have been a shadow, and give the cachelet away.
+        self.shadows.fence(prefix, fence);
+        self.newborns.add(prefix, Newborn::new(fence, others, self.terms().lease, now));
     }
 }

@@ -90,7 +90,6 @@ impl Worker {
             alone: true,
             lapsed: false,
             lease_now: Instant::ZERO,
-            newborn: false,
         };
         let sampler = Sampler::new(shared.hot_sample(Seconds::MAX, id), id.0.into());
         Worker {
@@ -125,6 +124,7 @@ impl Worker {
                 self.here.owner.server = here;
                 self.shared.follow(here, cluster, now.second);
                 self.settle_later(now);
+                self.ticks.hasten(&self.shared, now, &mut self.wakes);
                 // Moves may have been told of the map.
                 self.carry(now, actions);
                 return;
@@ -145,11 +145,10 @@ impl Worker {
         let watched = self.shared.log.watched();
         self.shared.store.enter(self.here.owner.worker);
         self.here.now = now;
-        self.here.newborn = self.shared.copies.any_newborn();
         // Any worker may have heard of a newer map first.
         // A server without cachelets may have copies, which a flush has to reach.
         let has_copies = self.shared.copies.in_use();
-        let keeps_all = !self.here.lapsed && !self.here.newborn && !has_copies;
+        let keeps_all = !self.here.lapsed && !self.shared.copies.newborns.any() && !has_copies;
         self.here.alone = self.shared.map.is_alone() && keeps_all;
         let map_version = self.shared.map_version();
         if self.here.map_version != map_version {
@@ -232,6 +231,7 @@ impl Worker {
                 self.shared.links_up.came(server);
                 self.links.up(server, credits);
                 tell_of_flush(&self.shared, &self.here, &mut self.links, server, actions);
+                self.ticks.hasten(&self.shared, now, &mut self.wakes);
             }
             Event::LinkBroken { server } => self.link_broken(server, actions),
             Event::Answered { server, replies } => {
@@ -270,6 +270,7 @@ impl Worker {
         if ticks || settles {
             self.shared.settle(now.second);
             self.settle_later(now);
+            self.ticks.hasten(&self.shared, now, &mut self.wakes);
         }
         if carries {
             self.carry(now, actions);

@@ -1,5 +1,6 @@
 //! What a worker asks for, carried out: what the event loop does in a server.
 
+use mbal_replica::{Hold, HoldWhat};
 use mbal_wire::PeerRequest;
 use mbal_worker::{Action, ConnId, Event, OUTPUT_BYTES_MAX};
 
@@ -70,6 +71,10 @@ impl World {
                     }
                     if decoded.by_lease.is_some() {
                         self.coverage.meet(Sight::ForwardByLease);
+                    }
+                    let said = Hold::decode(decoded.request).map(|hold| hold.what);
+                    if said == Some(HoldWhat::Fence) {
+                        self.coverage.meet(Sight::FenceAsked);
                     }
                 }
                 self.forward(seat, host_of(server), ticket, micros_left, request);

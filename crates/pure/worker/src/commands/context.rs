@@ -24,8 +24,6 @@ pub(crate) struct Here {
     pub lapsed: bool,
     /// By the clock that leases are counted by.
     pub lease_now: Instant,
-    /// Some cachelets that are here serve nothing yet.
-    pub newborn: bool,
 }
 
 /// What the requests of one connection are executed with, as far as none of them changes it.
@@ -67,11 +65,7 @@ impl<'w> Context<'w> {
         match route {
             Route::Peer(_) => route,
             _ if self.here.lapsed => Route::Peer(ServerId::NOBODY),
-            _ if self.here.newborn
-                && self.shared.copies.is_newborn(key.hash(), self.now().instant()) =>
-            {
-                Route::Peer(ServerId::NOBODY)
-            }
+            _ if self.shared.is_newborn(key.hash(), self.now()) => Route::Peer(ServerId::NOBODY),
             _ => route,
         }
     }

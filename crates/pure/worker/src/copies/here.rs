@@ -1,12 +1,12 @@
 //! Copies of other servers' keys that are here, and what homes say of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use mbal_cachelet::Meta as StoredMeta;
 use mbal_locks::ranks;
-use mbal_model::{Instant, Key, ReplicaVersion};
-use mbal_replica::{Hold, HoldWhat, Kept, Outcome, Shadow, Stamp};
+use mbal_model::{Instant, Key, Prefix, ReplicaVersion};
+use mbal_replica::{Grant, Hold, HoldWhat, Kept, Outcome, Shadow, Stamp};
 
 use crate::copies::table::Table;
 use crate::copies::terms::CopiesHere;
@@ -60,6 +60,8 @@ impl Copied {
 #[derive(Default)]
 pub(crate) struct Shadows {
     table: Table<ranks::CopiesHere, CopyHere>,
+    /// Tells this process's stamps from those of others. Read with a shard locked.
+    process: AtomicU32,
     bytes: AtomicU64,
     reads: AtomicU64,
 }
@@ -94,7 +96,6 @@ impl Shadows {
     pub fn take(
         &self,
         now: Instant,
-        process: u16,
         hold: &Hold<'_>,
         key: &Key<'_>,
         memory_bytes: Option<u64>,
@@ -107,6 +108,7 @@ impl Shadows {
             self.table.insert(hash, CopyHere { key, shadow, item: None, reads: 0 });
             known = self.table.lock(hash);
         }
+        let process = self.process.load(Relaxed) as u16;
         // A tick may have taken it out again.
         let Some(copy) = known.get_mut(&hash) else { return false };
         if *copy.key != *key.bytes() {
@@ -145,6 +147,31 @@ impl Shadows {
         true
     }
 
+    /// Copies of a cachelet's keys that were granted before that are not read any more.
+    pub fn fence(&self, prefix: Prefix, grant: Grant) {
+        self.table.each(|hash, copy| {
+            if prefix.contains(hash) && copy.shadow.fence(grant) {
+                self.drop_item(copy);
+            }
+        });
+    }
+
+    /// Stamps are of this process from now on, which has no copies yet: who makes some, or owns what they are of, has not counted on the one before
+    /// since its end.
+    pub fn is_process(&self, number: u16) {
+        self.process.store(number.into(), Relaxed);
+        self.table.each(|_, copy| {
+            copy.shadow.loses_value();
+            self.drop_item(copy);
+        });
+    }
+
+    fn drop_item(&self, copy: &mut CopyHere) {
+        if let Some(item) = copy.item.take() {
+            self.bytes.fetch_sub(item.bytes(), Relaxed);
+        }
+    }
+
     /// The copy of a key, if there is one from which may be answered at this moment who has seen that much of it.
     pub fn copy_of(
         &self,
@@ -163,9 +190,8 @@ impl Shadows {
         }
         let item = copy.item.as_ref()?;
         if !item.is_alive(now, flush_number) {
-            self.bytes.fetch_sub(item.bytes(), Relaxed);
-            copy.item = None;
             copy.shadow.loses_value();
+            self.drop_item(copy);
             return None;
         }
         copy.reads += 1;
@@ -176,13 +202,11 @@ impl Shadows {
     /// Forgets what need not be remembered any more, of one shard.
     pub fn tidy(&self, at: usize, now: Instant) {
         self.table.retain(at, |_, copy| {
-            if !copy.shadow.is_over(now) {
-                return true;
+            let is_over = copy.shadow.is_over(now);
+            if is_over {
+                self.drop_item(copy);
             }
-            if let Some(item) = &copy.item {
-                self.bytes.fetch_sub(item.bytes(), Relaxed);
-            }
-            false
+            !is_over
         });
     }
 }

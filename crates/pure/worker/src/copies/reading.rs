@@ -1,5 +1,8 @@
 //! Reads that are answered from the copy that is here.
 
+use std::sync::Arc;
+
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, ReplicaVersion};
 use mbal_wire::{Binary, Command, Get, Head, Status, push_value};
 
@@ -17,10 +20,7 @@ pub(crate) fn read_copy(
     key: &Key<'_>,
     seen: ReplicaVersion,
 ) -> Option<ReplicaVersion> {
-    let copies = &turn.on.shared.copies;
-    let flush_number = turn.on.shared.store.flush_number();
-    let (copied, replica_version) =
-        copies.shadows.copy_of(key, seen, turn.on.here.lease_now, flush_number)?;
+    let (copied, replica_version) = copy_here(&turn.on, key, seen)?;
     match read {
         Read::Get(get) => {
             push_copy(turn, get, key, &copied);
@@ -58,14 +58,24 @@ pub(crate) fn read_copy(
 
 /// One of the keys of a `get`, without `END`; false if there is no copy.
 pub(crate) fn get_copy(turn: &mut Turn<'_>, get: &Get<'_>, key: &Key<'_>) -> bool {
-    let shared = turn.on.shared;
-    let flush_number = shared.store.flush_number();
-    let seen = ReplicaVersion::default();
-    let copied = shared.copies.shadows.copy_of(key, seen, turn.on.here.lease_now, flush_number);
+    let copied = copy_here(&turn.on, key, ReplicaVersion::default());
     if let Some((copied, _)) = &copied {
         push_copy(turn, get, key, copied);
     }
     copied.is_some()
+}
+
+fn copy_here(
+    on: &Context<'_>,
+    key: &Key<'_>,
+    seen: ReplicaVersion,
+) -> Option<(Arc<Copied>, ReplicaVersion)> {
+    // Whoever owns the key may not count on this server any more.
+    if on.here.lapsed && !is_planted(Fault::LapsedReadsCopies) {
+        return None;
+    }
+    let flush_number = on.shared.store.flush_number();
+    on.shared.copies.shadows.copy_of(key, seen, on.here.lease_now, flush_number)
 }
 
 fn push_copy(turn: &mut Turn<'_>, get: &Get<'_>, key: &Key<'_>, copied: &Copied) {

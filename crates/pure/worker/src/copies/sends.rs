@@ -1,6 +1,6 @@
 //! What a home says to its shadows, over one worker's links.
 
-use mbal_model::{Key, Route, ServerId, WorkerId};
+use mbal_model::{Key, Prefix, Route, ServerId, WorkerId};
 use mbal_replica::{Grant, Held, Hold, HoldWhat, Item, What};
 use mbal_wire::PeerRequest;
 
@@ -97,6 +97,16 @@ impl Sends<'_> {
         if self.links.credit(server) == Credit::Available {
             self.ask(server, Asker::Here, &Hold::want(key));
         }
+    }
+
+    /// Asks a server to fence off copies of a cachelet that has begun empty here. False if it cannot be asked now.
+    pub fn fence(&mut self, server: ServerId, prefix: Prefix, grant: Grant) -> bool {
+        let can = self.links.credit(server) == Credit::Available;
+        if can {
+            let asker = Asker::Newborn { server, prefix, grant };
+            self.ask(server, asker, &Hold::fence(&prefix.to_string(), grant));
+        }
+        can
     }
 
     fn ask(&mut self, server: ServerId, asker: Asker, hold: &Hold<'_>) {

@@ -19,7 +19,7 @@ impl Shared {
 
     /// True if a key's cachelet has begun empty, and serves nothing yet: copies of an earlier owner may be read still.
     pub fn is_newborn(&self, hash: u64, now: Now) -> bool {
-        self.copies.any_newborn() && self.copies.is_newborn(hash, now.instant())
+        self.copies.newborns.any() && self.copies.newborns.is_newborn(hash, now.instant())
     }
 
     /// T as it holds here: the coordinator's, or this server's own.
@@ -108,7 +108,8 @@ impl Shared {
         if self.copies.mode() == HotMode::Off && !self.counts_leases() {
             return true;
         }
-        let rests = self.copies.any_newborn() && self.copies.has_newborn(prefix, now.instant());
+        let rests =
+            self.copies.newborns.any() && self.copies.newborns.overlap(prefix, now.instant());
         let mut none = !rests || is_planted(Fault::NewbornLeaves);
         self.copies.homes.each(|hash, one| {
             if prefix.contains(hash) {

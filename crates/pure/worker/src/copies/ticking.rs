@@ -46,9 +46,18 @@ impl Ticks {
         }
     }
 
+    /// Looks at once, if cachelets have begun empty: other servers are to be asked.
+    pub fn hasten(&mut self, shared: &Shared, now: Now, wakes: &mut Wakes) {
+        if shared.copies.newborns.any() {
+            wakes.forget(Sleeper::Copies);
+            wakes.set(now.instant(), Sleeper::Copies);
+            self.are_set = true;
+        }
+    }
+
     fn later(&mut self, shared: &Shared, now: Now, wakes: &mut Wakes) {
-        let in_use = shared.copies.in_use();
-        self.are_set = shared.looks_for_hot_keys() || in_use || shared.copies.any_newborn();
+        let in_use = shared.copies.in_use() || shared.copies.newborns.any();
+        self.are_set = shared.looks_for_hot_keys() || in_use;
         if self.are_set {
             let pause = if in_use { COPIES_EVERY } else { HEAT_EPOCH };
             wakes.set(now.instant() + pause, Sleeper::Copies);
@@ -65,8 +74,11 @@ impl Ticks {
     ) {
         let (copies, here) = (&shared.copies, sends.here);
         copies.latest_ns.fetch_max(here.lease_now.as_nanos(), Relaxed);
-        if copies.any_newborn() {
-            copies.forget_newborn(here.now.instant());
+        if copies.newborns.any() {
+            copies.newborns.forget(here.now.instant());
+            copies.newborns.ask(here.now.instant(), |server, prefix, fence| {
+                sends.fence(server, prefix, fence)
+            });
         }
         if shared.looks_for_hot_keys() && self.heat_at + HEAT_EPOCH <= here.now.instant() {
             self.end_heat(shared, sends, sampler);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Instant, ServerId};
+use mbal_model::{Instant, Prefix, ServerId};
 use mbal_replica::Grant;
 
 use crate::forwarding::reply_bytes::{REPLY_BYTES_MIN, ReplyBytes};
@@ -29,6 +29,12 @@ pub(crate) enum Asker {
     Home {
         server: ServerId,
         hash: u64,
+        grant: Grant,
+    },
+    /// This server, as the owner of a cachelet that has begun empty.
+    Newborn {
+        server: ServerId,
+        prefix: Prefix,
         grant: Grant,
     },
     /// This server, whatever the answer.

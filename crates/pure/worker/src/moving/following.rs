@@ -95,7 +95,7 @@ impl Shared {
     fn bear(&self, prefix: Prefix, owner: Owner, version: u64, now: Seconds) -> bool {
         // Of the first map nobody was an owner before.
         if version > 1 {
-            self.copies.born(prefix, Instant::from_secs(now.into()));
+            self.copies.born(prefix, version, self.map.others(), Instant::from_secs(now.into()));
         }
         let worker = WorkerId(owner.worker.0 % self.settings.workers);
         let generation = if is_planted(Fault::BornTooOld) { 0 } else { version as u16 };

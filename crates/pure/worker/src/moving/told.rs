@@ -81,7 +81,7 @@ fn refusal(why: Refusal) -> (u8, Vec<u8>) {
 impl Shared {
     /// The number that this process has drawn; before any move is begun.
     pub fn set_incarnation(&self, incarnation: Incarnation) {
-        self.copies.is_process(incarnation.0 as u16);
+        self.copies.shadows.is_process(incarnation.0 as u16);
         self.moves.incarnation.store(incarnation.0, Relaxed);
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_cachelet::{Options, Store};
+use mbal_migration::Incarnation;
 use mbal_model::{
     Address, Addresses, Cluster, ClusterMap, Instant, Key, Owner, Prefix, ReplicaVersion, ServerId,
     WorkerId,
@@ -913,5 +914,97 @@ fn a_request_that_could_win_and_does_not_waits_for_no_copy_and_ends_none() {
         for _ in 0..3 {
             assert_eq!(net.send(0, &asked), "VA 1 Z X\r\na\r\n", "{mode:?}");
         }
+    }
+}
+
+/// The first server is dead: the second one has its cachelets.
+fn without_the_first() -> Arc<Cluster> {
+    let all = cluster(SERVERS, 2);
+    let heir = |owner: Owner| match owner.server == id_of(0) {
+        true => Owner { server: id_of(1), ..owner },
+        false => owner,
+    };
+    let owners = all.map.cachelets().iter().map(|(prefix, owner)| (*prefix, heir(*owner)));
+    let map = ClusterMap::new(2, owners.collect()).expect("they cover all");
+    let mut servers = all.servers.clone();
+    servers.remove(&id_of(0));
+    Arc::new(Cluster { servers, ..Cluster::without_addresses(map) })
+}
+
+impl Net {
+    fn first_is_dead(&mut self) {
+        self.silent.extend([(1, 0), (2, 0), (0, 1), (0, 2)]);
+        for server in [1, 2] {
+            let cluster = without_the_first();
+            self.event(server, Event::Mapped { here: id_of(server), cluster });
+        }
+    }
+}
+
+const NO_ROUTE: &str = "SERVER_ERROR no route to owner\r\n";
+
+#[test]
+fn a_cachelet_that_begins_empty_serves_when_all_have_fenced_off_its_copies() {
+    let (mut net, key) = hot(HotMode::Atomic);
+    assert_eq!(net.send(2, &format!("mg {key} v\r\n")), "VA 1\r\na\r\n", "by its copy");
+    net.first_is_dead();
+    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), NO_ROUTE, "nobody is asked yet");
+    net.pass(1);
+    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+    assert_eq!(net.send(2, &format!("mg {key} v\r\n")), "VA 1\r\nb\r\n");
+    // Its own copy is fenced off, too: it may give the cachelet away.
+    assert_eq!(copies(&net), BTreeMap::new());
+}
+
+#[test]
+fn a_cachelet_that_begins_empty_waits_for_leases_of_who_is_silent() {
+    let (mut net, key) = hot(HotMode::Atomic);
+    net.silent = BTreeSet::from([(1, 2), (2, 1)]);
+    net.first_is_dead();
+    for _ in 0..9 {
+        net.pass(100);
+        assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), NO_ROUTE);
+    }
+    net.silent.remove(&(1, 2));
+    net.silent.remove(&(2, 1));
+    // It is asked again when the first word has not been answered within the link's timeout.
+    net.pass(200);
+    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+    let (mut net, key) = hot(HotMode::Atomic);
+    net.silent = BTreeSet::from([(1, 2), (2, 1)]);
+    net.first_is_dead();
+    net.pass(2_000);
+    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n", "they are over");
+}
+
+#[test]
+fn a_link_that_comes_up_is_asked_at_once() {
+    let (mut net, key) = hot(HotMode::Atomic);
+    net.event(1, Event::LinkBroken { server: id_of(2) });
+    net.first_is_dead();
+    net.pass(300);
+    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), NO_ROUTE);
+    net.event(1, Event::LinkUp { server: id_of(2), credits: CREDITS });
+    net.pass(1);
+    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+}
+
+/// A later owner of the key asks it for no fence: it is not in the map any more.
+#[test]
+fn a_server_whose_lease_is_over_reads_no_copy_nor_does_the_process_that_it_becomes() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let (mut net, key) = hot(mode);
+        let read = format!("mg {key} v\r\n");
+        // In mode async it takes a read at home for a lease.
+        net.send(1, &read);
+        net.silent = BTreeSet::from([(1, 0), (2, 0)]);
+        assert_eq!(net.send(1, &read), "VA 1\r\na\r\n", "{mode:?}");
+        net.shared[1].own_until(Instant::ZERO);
+        assert_eq!(net.send(1, &read), "", "{mode:?}: it is sent on");
+        net.shared[1].own_until(Instant::from_secs(1 << 30));
+        net.shared[1].set_incarnation(Incarnation(7));
+        net.pass(1_100);
+        net.replies[1].clear();
+        assert_eq!(copies(&net).get(&1), None, "{mode:?}");
     }
 }
