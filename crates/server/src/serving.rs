@@ -614,7 +614,7 @@ fn work(
             last = (now_ns, started.at(now_ns));
         }
         let mut worker = worker.borrow_mut();
-        if shared.counts_leases() {
+        if shared.counts_leases(&event) {
             // Read after what is handled has arrived.
             worker.look_at_lease(started.lease_clock.now());
         }
@@ -628,7 +628,7 @@ fn work(
     let background = |now_ns, is_idle, actions: &mut Actions| {
         let now = shifted(started.at(now_ns));
         let mut worker = worker.borrow_mut();
-        if shared.counts_leases() {
+        if shared.counts_leases_now() {
             worker.look_at_lease(started.lease_clock.now());
         }
         let more = worker.background(now, BACKGROUND_STEPS, is_idle, actions);

@@ -297,7 +297,7 @@ impl World {
         let had_moves = self.hosts[host].server.moves_under_way() > 0;
         let mut actions = std::mem::take(&mut self.actions);
         let is_idle = self.dice.percent(80);
-        self.look_at_leases(seat);
+        self.look_at_leases(seat, None);
         let more = self.seats[seat].worker.background(now, 1, is_idle, &mut actions);
         for action in actions.list.drain(..) {
             self.carry_out(seat, action, &actions.bytes, &actions.requests);
@@ -379,7 +379,7 @@ impl World {
         };
         // Nobody's, while an event of an event is handled.
         let mut actions = std::mem::take(&mut self.actions);
-        self.look_at_leases(seat);
+        self.look_at_leases(seat, Some(&event));
         self.seats[seat].worker.handle(now, event, &mut actions);
         if actions.list.len() < asked {
             self.coverage.meet(Sight::PeerHeld);
@@ -400,11 +400,15 @@ impl World {
         self.count_evictions(self.seats[seat].host);
     }
 
-    /// As `server/serving.rs` does before each event.
-    fn look_at_leases(&mut self, seat: usize) {
+    /// As `server/serving.rs` does before each event, and before what is done in the background.
+    fn look_at_leases(&mut self, seat: usize, event: Option<&Event<'_>>) {
         let Seat { host, worker, .. } = &mut self.seats[seat];
         let host = &self.hosts[*host];
-        if host.server.counts_leases() {
+        let counts = match event {
+            Some(event) => host.server.counts_leases(event),
+            None => host.server.counts_leases_now(),
+        };
+        if counts {
             worker.look_at_lease(host.clock.lease_now(self.now));
         }
     }

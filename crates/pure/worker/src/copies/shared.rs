@@ -8,6 +8,7 @@ use mbal_replica::HomeState;
 use mbal_sketch::KeyRates;
 
 use crate::copies::{CopiesHere, HotHome, HotMode, HotTerms};
+use crate::event::Event;
 use crate::shared::Shared;
 use crate::time::Now;
 
@@ -42,11 +43,19 @@ impl Shared {
         self.copies.sample_less(is_on);
     }
 
-    /// Drivers tell workers the time by [`crate::Worker::look_at_lease`] before each event: leases are counted, or the next event may
-    /// begin one. The first copy of all must not begin at the server's birth.
+    /// Drivers tell workers the time by [`crate::Worker::look_at_lease`] before each event that this holds for: leases are counted, or the event
+    /// may begin one. The first copy of all must not begin at the server's birth.
     #[inline]
-    pub fn counts_leases(&self) -> bool {
-        self.owns_by_lease() || self.copies.in_use() || self.copies.mode() != HotMode::Off
+    pub fn counts_leases(&self, event: &Event<'_>) -> bool {
+        // Clients' requests begin none, and are most of all events.
+        let begins = matches!(event, Event::Woken | Event::Forwarded { .. });
+        self.counts_leases_now() || begins && self.copies.mode() != HotMode::Off
+    }
+
+    /// The same before what is done in the background.
+    #[inline]
+    pub fn counts_leases_now(&self) -> bool {
+        self.owns_by_lease() || self.copies.in_use()
     }
 
     /// The state of a key of this server that is copied, and how many copies it has or is to have.
@@ -105,9 +114,6 @@ impl Shared {
     /// Keys that a cachelet has, and that leaves, are to have no copies; true once they have none, those that an earlier owner has made
     /// included: at its destination it is served at once.
     pub(crate) fn has_no_copies(&self, prefix: Prefix, now: Now) -> bool {
-        if self.copies.mode() == HotMode::Off && !self.counts_leases() {
-            return true;
-        }
         let rests =
             self.copies.newborns.any() && self.copies.newborns.overlap(prefix, now.instant());
         let mut none = !rests || is_planted(Fault::NewbornLeaves);

@@ -114,7 +114,7 @@ impl Net {
         let lease_now = self.lease_now();
         let worker = &mut self.workers[usize::from(server)];
         // As servers do: before there are copies, nobody reads that clock.
-        if self.shared[usize::from(server)].counts_leases() {
+        if self.shared[usize::from(server)].counts_leases(&event) {
             worker.look_at_lease(lease_now);
         }
         let mut actions = Actions::default();
