@@ -104,7 +104,7 @@ pub struct Coordinator {
 pub struct HotKeys {
     /// Copies of hot keys on other servers: none (off); told of a write after it was answered (async); or not read any more
     /// before it is executed (atomic). `mbal cluster hotkeys --copy` changes it
-    #[arg(long, env = "MBAL_HOT_KEYS", value_name = "mode", default_value = "off")]
+    #[arg(long, env = "MBAL_HOT_KEYS", value_name = "mode", default_value = "atomic")]
     hot_keys: CopyMode,
 
     /// How long a copy is read without word of the original, 100ms to 10s

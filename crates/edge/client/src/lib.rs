@@ -22,7 +22,7 @@
 //!   [`Client::get_many`] asks all workers at once.
 //! - **The map changes, and requests go on.** Replies tell of cachelets that have moved, and of newer maps; beside that the client polls
 //!   ([`Options::poll`]). Every request is executed wherever it arrives, so a map that is old costs a hop, nothing else.
-//! - **A key that melts its server** is copied to others, if the cluster's coordinator was started with `--hot-keys`. The client is told
+//! - **A key that melts its server** is copied to others, unless the cluster's coordinator was started with `--hot-keys off`. The client is told
 //!   where, for a second at a time, and reads there; see *Copies of hot keys*.
 //! - **A server that is gone** costs its keys, nothing else: a `get` is a miss, a write is [`Error::Unreachable`]. It is noticed within
 //!   [`Options::timeout`], from then on its keys are refused at once, and in the background it is tried again.

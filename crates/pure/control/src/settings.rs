@@ -31,7 +31,7 @@ impl Default for Settings {
             servers_first: 1,
             epoch: Duration::from_secs(1),
             leases: None,
-            hot_keys: HotMode::Off,
+            hot_keys: HotMode::Atomic,
             copy_lease: Duration::from_secs(1),
             imbalance_target: 1.25,
         }

@@ -63,12 +63,12 @@ ranks! {
     MoveSides: "one move's state", "workers, `mbal-migrator`, `mbal-member`";
     CopyBackoff: "keys that are not to be copied for a while", "worker 0";
     Homes: "one shard of this server's keys that have copies; held while such a key is written", "workers, metrics";
-    CopiesHere: "one shard of copies of others' keys", "workers, metrics";
+    CopiesHere: "one shard of copies of others' keys", "workers, `mbal-member`, metrics";
     Heats: "how hot keys are by all workers", "workers, metrics";
     Hot: "one worker's hottest keys", "workers, metrics";
     Heat: "how hot keys are by one worker", "that worker";
     HotTerms: "what the coordinator says of hot keys", "workers, `mbal-member`";
-    Newborn: "cachelets that serve nothing yet", "workers";
+    Newborn: "cachelets that serve nothing yet", "workers, `mbal-member`";
     Moves: "which moves there are", "workers, `mbal-migrator`, `mbal-member`";
     Following: "the newest map", "workers, `mbal-member`, metrics";
 
