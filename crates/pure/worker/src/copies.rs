@@ -140,7 +140,7 @@ impl Copies {
     /// The share of requests that a worker looks at for hot keys, if any.
     pub fn sample(&self, worker: u16) -> Option<f64> {
         let looks = self.mode() != HotMode::Off && self.hotspots[usize::from(worker)].load(Relaxed);
-        looks.then(|| if self.samples_less.load(Relaxed) { 0.01 } else { 0.03 })
+        looks.then(|| if self.samples_less.load(Relaxed) { 0.01 } else { 0.02 })
     }
 
     /// There are copies of this server's keys, or of others'.

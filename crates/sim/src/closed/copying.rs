@@ -15,7 +15,7 @@ use super::network::Served;
 use super::placement::{Laid, Placement, Writes};
 
 /// Part of its requests that a worker looks at for hot keys while it is busy.
-const SAMPLED: f64 = 0.03;
+const SAMPLED: f64 = 0.02;
 
 /// Looks in an epoch.
 const LOOKS: u32 = 5;

@@ -17,8 +17,9 @@ impl<'r, 'a> Read<'r, 'a> {
             Request::MetaGet(meta) => {
                 let asks_home = |letter: &u8| meta.flags.has(*letter);
                 let is_read = !meta.get_writes() && !b"hltu".iter().any(asks_home);
-                (is_read && !meta.words().any(mbal_wire::opaque_too_long))
-                    .then_some(Read::Meta(meta))
+                let is_refused =
+                    || meta.flags.has(b'O') && meta.words().any(mbal_wire::opaque_too_long);
+                (is_read && !is_refused()).then_some(Read::Meta(meta))
             }
             Request::Binary(binary) => matches!(binary.command, Command::Get { touch: None, .. })
                 .then_some(Read::Binary(binary)),
