@@ -61,8 +61,8 @@ pub struct Policy {
     pub reads_per_write: f64,
 }
 
-/// Reads for each write and each copy, at least, where copies are told afterwards, and where they let go first (decision 0471).
-const READS_PER_WRITE: [f64; 2] = [3.0, 4.0];
+/// Reads for each write and each copy, at least, where copies are told afterwards (decision 0471), and where they let go first (0496).
+const READS_PER_WRITE: [f64; 2] = [3.0, 12.0];
 
 impl Policy {
     pub fn new(threshold: f64, writes_wait: bool) -> Policy {
