@@ -110,6 +110,10 @@ impl Policy {
 const LEDGER_KEEPS: f64 = 0.9;
 /// Fewer writes are chance.
 const WRITES_THAT_SHOW: f64 = 8.0;
+/// The part of the time in which writes may wait for copies. These are told as long again afterwards, and until then all reads go home: copies
+/// that are read for less than three quarters of the time gain little, and every client that writes has waited. One write that a silent copy
+/// holds up is no more than this on average.
+const WAITING_MAX: f64 = 0.125;
 /// A key loses its copies when it had less than half of what gives them, at so many looks.
 const COOL_LOOKS: u32 = 5;
 
@@ -123,6 +127,8 @@ pub struct Upkeep {
     /// What copies have answered and what was written lately, counted exactly: an older look weighs less.
     answered: f64,
     written: f64,
+    /// The part of the time in which writes wait for copies, on average.
+    waiting: f64,
     /// Looks at which it was not hot any more, one after the other.
     cool: u32,
 }
@@ -136,6 +142,8 @@ pub struct Seen {
     /// Reads that copies have answered, and writes that were executed.
     pub answered: f64,
     pub written: f64,
+    /// Seconds in which a write waited until no copy was read any more.
+    pub waited: f64,
     pub value_bytes: u32,
     /// There are so many copies beside the original.
     pub copies: usize,
@@ -154,12 +162,13 @@ pub enum Verdict {
 impl Upkeep {
     /// Of a key that is to get copies.
     pub fn new(rates: Rates) -> Upkeep {
-        Upkeep { rates, elsewhere: 0.0, answered: 0.0, written: 0.0, cool: 0 }
+        Upkeep { rates, elsewhere: 0.0, answered: 0.0, written: 0.0, waiting: 0.0, cool: 0 }
     }
 
     /// What is to become of the copies.
     pub fn look(&mut self, policy: &Policy, seen: &Seen) -> Verdict {
-        let Seen { seconds, answered, written, value_bytes, .. } = *seen;
+        let Seen { seconds, answered, written, waited, value_bytes, .. } = *seen;
+        self.waiting += ((waited / seconds).min(1.0) - self.waiting) / 8.0;
         self.answered = self.answered * LEDGER_KEEPS + answered;
         self.written = self.written * LEDGER_KEEPS + written;
         // Shadows tell of their reads a few times a second.
@@ -172,7 +181,7 @@ impl Upkeep {
         let twice = Rates { reads: self.rates.reads * 2.0, ..self.rates };
         // Until its shadows have let go it is looked at again.
         let has_ended = self.cool >= COOL_LOOKS;
-        let is_a_loss = self.is_a_loss(policy, seen.copies);
+        let is_a_loss = self.is_a_loss(policy, seen.copies) || self.waiting > WAITING_MAX;
         let is_hot = policy.copies(&twice, value_bytes) > 1
             || seen.is_wanted && policy.allowed(&twice) >= 2.0;
         match is_hot {
@@ -307,8 +316,8 @@ mod tests {
 
     /// Looks of a fifth of a second at a key with one copy.
     fn seen(reads: f64, answered: f64, written: f64) -> Seen {
-        let (seconds, value_bytes, copies, is_wanted) = (0.2, 0, 1, false);
-        Seen { seconds, reads, answered, written, value_bytes, copies, is_wanted }
+        let (seconds, waited, value_bytes, copies, is_wanted) = (0.2, 0.0, 0, 1, false);
+        Seen { seconds, reads, answered, written, waited, value_bytes, copies, is_wanted }
     }
 
     #[test]
@@ -375,6 +384,23 @@ mod tests {
         for case @ (policy, answered, written, copies, expected) in cases {
             assert_eq!(is_a_loss(policy, answered, written, copies), expected, "{case:?}");
         }
+    }
+
+    #[test]
+    fn copies_go_when_writes_wait_for_them_for_an_eighth_of_the_time() {
+        let cools_at = |waited: [f64; 10]| {
+            let mut upkeep = Upkeep::new(rates(1e6, 0.0));
+            let look = |waited| {
+                let seen = Seen { waited, ..seen(1e6, 1e6, 1.0) };
+                upkeep.look(&DEAR, &seen) == Verdict::Cools { back_off: true }
+            };
+            waited.map(look).iter().position(|cools| *cools)
+        };
+        assert_eq!(cools_at([0.02; 10]), None, "a tenth of a look");
+        assert_eq!(cools_at([0.1; 10]), Some(2), "half of it");
+        let mut once = [0.0; 10];
+        once[0] = 0.83;
+        assert_eq!(cools_at(once), None, "a copy was silent");
     }
 
     #[test]

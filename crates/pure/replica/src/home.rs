@@ -106,6 +106,8 @@ pub struct Home {
     gone: Version,
     /// A request waits for shadows to let go, and has asked for it at this moment.
     asked: Option<Instant>,
+    /// Since when a write waits for them.
+    waits_since: Option<Instant>,
     sides: Vec<Side>,
 }
 
@@ -114,7 +116,7 @@ impl Home {
     pub fn new(terms: Terms, grant: Grant, shadows: &[(u8, ServerId)]) -> Home {
         let sides = shadows.iter().map(|&(suffix, server)| Side::new(suffix, server)).collect();
         let (version, gone, newest) = (Version(1), Version(0), Newest::Item);
-        Home { terms, grant, version, newest, gone, asked: None, sides }
+        Home { terms, grant, version, newest, gone, asked: None, waits_since: None, sides }
     }
 
     /// Makes a copy on one more server, unless there is one. The others are read meanwhile.
@@ -173,7 +175,7 @@ impl Home {
         if self.newest == Newest::Drop {
             return;
         }
-        self.asked = None;
+        (self.asked, self.waits_since) = (None, None);
         self.is_news(if is_there { Newest::Item } else { Newest::Invalidate });
     }
 
@@ -193,7 +195,13 @@ impl Home {
             return true;
         }
         self.wants_let_go(now);
+        self.waits_since.get_or_insert(now);
         self.have_let_go(now)
+    }
+
+    /// How long writes have waited for shadows to let go, up to the one that is about to be executed.
+    pub fn waited(&self, now: Instant) -> Duration {
+        self.waits_since.map_or(Duration::ZERO, |since| now - since)
     }
 
     fn wants_let_go(&mut self, now: Instant) {

@@ -126,6 +126,7 @@ impl Copier {
                 reads: self.sampled(reads, sample),
                 answered: elsewhere * seconds,
                 written: asked * sets * seconds,
+                waited: laid.waits.get(name).copied().unwrap_or(0.0) * seconds,
                 value_bytes: VALUE_BYTES,
                 copies: shadows,
                 is_wanted: false,

@@ -61,6 +61,8 @@ pub struct Laid {
     pub copies: Vec<f64>,
     /// By key: the part of all keys that its copies answer.
     pub answered: BTreeMap<Vec<u8>, f64>,
+    /// By key: the part of the time in which writes wait for copies.
+    pub waits: BTreeMap<Vec<u8>, f64>,
 }
 
 impl Placement {
@@ -107,7 +109,7 @@ impl Placement {
         };
         let mut asked = demand.shares.clone();
         let mut copies = vec![0.0; count];
-        let mut answered = BTreeMap::new();
+        let (mut answered, mut waits) = (BTreeMap::new(), BTreeMap::new());
         for (share, owner) in demand.shares.iter().zip(&self.owners) {
             network.smart[*owner] += share;
         }
@@ -116,6 +118,7 @@ impl Placement {
             let Some(shadows) = self.copied.get(&key.name) else { continue };
             let home = self.owners[key.cachelet];
             let copied = Copying::new(situation, (key.share, key.sets), home, shadows, last, ways);
+            waits.insert(key.name.clone(), copied.waits);
             let reads = key.share * (1.0 - key.sets);
             if situation.batch == 1 || ways.in_batches {
                 let each = reads * copied.answer / (shadows.len() + 1) as f64;
@@ -137,7 +140,7 @@ impl Placement {
             network.pause += copied.pause;
             network.pause_trip += copied.pause;
         }
-        Laid { network, asked, copies, answered }
+        Laid { network, asked, copies, answered, waits }
     }
 }
 
@@ -161,6 +164,8 @@ pub struct Copying {
     pub told: f64,
     /// Seconds that a request waits longer, on average, since writes do.
     pub pause: f64,
+    /// The part of the time in which one does.
+    pub waits: f64,
 }
 
 impl Copying {
@@ -200,7 +205,10 @@ impl Copying {
         };
         let on = share * (1.0 - sets) * passed_on / (copies + 1.0) * LINK;
         let waits = 1.0 - (1.0 - share * sets).powf(f64::from(situation.batch));
-        let pause = if ways.writes == Writes::Atomic { waits * round } else { 0.0 };
-        Copying { answer, told: told + on, pause }
+        let (pause, waits) = match ways.writes {
+            Writes::Atomic => (waits * round, writes * round * open),
+            _ => (0.0, 0.0),
+        };
+        Copying { answer, told: told + on, pause, waits }
     }
 }

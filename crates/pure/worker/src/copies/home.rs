@@ -1,5 +1,7 @@
 //! A key of this server that has copies elsewhere.
 
+use std::time::Duration;
+
 use mbal_balance::hot::Upkeep;
 use mbal_model::Instant;
 use mbal_replica::Home;
@@ -17,6 +19,8 @@ pub(crate) struct HomeKey {
     pub answered: u64,
     /// Writes that were executed since the last look.
     pub written: u64,
+    /// For how long writes have waited for copies since the last look.
+    pub waited: Duration,
 }
 
 impl HomeKey {

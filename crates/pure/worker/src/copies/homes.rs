@@ -84,6 +84,7 @@ fn execute_copied(batch: &mut Batch<'_>, request: &Request<'_>, key: Key<'_>) ->
     }
     let then = execute(&mut batch.turn, request, Some(key));
     if !matches!(then, Then::NoRoom(_)) {
+        one.waited += one.home.waited(batch.turn.on.here.lease_now);
         one.home.written(is_there(&batch.turn.on, &key));
         one.written += 1;
         batch.sends().say(key.hash(), one);

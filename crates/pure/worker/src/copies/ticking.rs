@@ -197,6 +197,7 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
             reads: counted.map_or(0.0, |counted| counted.rates.reads),
             answered: std::mem::take(&mut one.answered) as f64,
             written: std::mem::take(&mut one.written) as f64,
+            waited: std::mem::take(&mut one.waited).as_secs_f64(),
             value_bytes: one.value_bytes,
             copies: one.home.shadows().count(),
             is_wanted: wanted.contains_key(&hash),
@@ -265,6 +266,7 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
             value_bytes,
             answered: 0,
             written: 0,
+            waited: Duration::ZERO,
         };
         if copies.homes.insert(hash, one) {
             keys += 1;
