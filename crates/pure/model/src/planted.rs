@@ -172,8 +172,6 @@ pub enum Fault {
     NewbornServes,
     /// 3: a server says that it takes no copies of an earlier owner any more, and reads those that it has.
     FencedIsRead,
-    /// 3: a server whose own lease is over answers from copies: a later owner of their keys does not know of it.
-    LapsedReadsCopies,
     /// 3: a cachelet that serves nothing yet moves to a server that serves it at once.
     NewbornLeaves,
     /// 3: leases go on when the map has changed: who holds them may have owned the key meanwhile, and has told newer values.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, ReplicaVersion};
 use mbal_wire::{Binary, Command, Get, Head, Status, push_value};
 
@@ -71,7 +70,7 @@ fn copy_here(
     seen: ReplicaVersion,
 ) -> Option<(Arc<Copied>, ReplicaVersion)> {
     // Whoever owns the key may not count on this server any more.
-    if on.here.lapsed && !is_planted(Fault::LapsedReadsCopies) {
+    if on.here.lapsed {
         return None;
     }
     let flush_number = on.shared.store.flush_number();
