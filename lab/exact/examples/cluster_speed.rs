@@ -1,6 +1,6 @@
 //! How long the planner of a whole cluster takes, once an epoch: `cargo run --release -p mbal-exact --example cluster_speed`.
 
-#[path = "../../../crates/pure/balance/tests/clusters/mod.rs"]
+#[path = "../tests/clusters/mod.rs"]
 mod clusters;
 
 use std::time::Instant;

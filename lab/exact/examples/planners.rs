@@ -2,14 +2,13 @@
 //! `docs/results/deciders/planners*.csv`: `cargo run --release -p mbal-exact --example planners [CLUSTERS]`.
 //! CLUSTERS with uniform loads, 1,000 unless told, and a quarter as many of each harder recipe.
 
-#[path = "../../../crates/pure/balance/tests/clusters/mod.rs"]
+#[path = "../tests/clusters/mod.rs"]
 mod clusters;
 
 use std::time::Instant;
 
 use clusters::{Clusters, Recipe};
-use mbal_balance::{Effort, Model, greedy, search};
-use mbal_exact::solve;
+use mbal_exact::{Effort, Model, greedy, search, solve};
 
 /// Joins of subsets, about a third of a second: so many clusters must end in minutes. Whatever is not proven
 /// by then is judged by the linear relaxation's bound.

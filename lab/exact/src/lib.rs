@@ -1,16 +1,25 @@
-//! Proves optima of the planners' models, within limits given in steps.
+//! MBal's equations as a model, and planners of it: a greedy one, a search, and one that proves optima within limits given in steps.
 //!
-//! Called by processes and experiments that want to know how good a quick plan is, never by a worker.
+//! Called by experiments that want to know how good a quick plan is; nothing that is shipped plans so.
 //! Never measures time; a model that is too large is refused rather than half solved.
 
 #![forbid(unsafe_code)]
+
+mod model;
+mod state;
+
+mod greedy;
+mod pairs;
+mod search;
 
 mod cover;
 
 pub use cover::BALLS_MAX;
 use cover::{Cover, CoverBin, Searched, cover};
-use mbal_balance::model::LOAD_EPSILON;
-use mbal_balance::{Effort, Model, Objective, Placement, search};
+pub use greedy::greedy;
+use model::LOAD_EPSILON;
+pub use model::{Ball, Bin, Model, Objective, Placement, Plan};
+pub use search::{Effort, search};
 
 /// A good bound is worth more to a proof than the time that it takes.
 const HARDEST: Effort = Effort { shakes: 200, tolerance: 0.0 };

@@ -1,11 +1,9 @@
 //! The exact solver against every placement there is, on tiny clusters.
 
-#[path = "../../../crates/pure/balance/tests/clusters/mod.rs"]
 mod clusters;
 
 use clusters::{Clusters, Recipe};
-use mbal_balance::{Effort, Model, Objective, search};
-use mbal_exact::{BALLS_MAX, Refused, STEPS_MAX, solve};
+use mbal_exact::{BALLS_MAX, Effort, Model, Objective, Refused, STEPS_MAX, search, solve};
 use mbal_model::Snapshot;
 
 fn brute_force(model: &Model) -> f64 {

@@ -6,12 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod hot;
-pub mod model;
-mod state;
-
-mod greedy;
-mod pairs;
-mod search;
 
 mod cases;
 mod evening;
@@ -37,11 +31,8 @@ pub use balls::{
     Demand, Prediction, Threshold, choose_threshold, copies, copies_threshold, predict,
 };
 pub use cluster::ClusterPlanner;
-pub use greedy::greedy;
-pub use model::{Ball, Bin, Model, Objective, Placement};
 pub use pour::{Lighten, pour};
 pub use proposal::{Nonsense, Proposal, Question, propose};
 pub use rest::{Loans, Rest};
-pub use search::{Effort, search};
 pub use thresholds::Thresholds;
 pub use trust::Came;

@@ -3,8 +3,10 @@
 use mbal_model::{CacheletLoad, Move, Prefix, Reading};
 
 use crate::evening::{Field, Rules};
-use crate::model::LOAD_EPSILON;
 use crate::pour::{Lighten, pour};
+
+/// Sums of the same loads in another order differ by less than this.
+const LOAD_EPSILON: f64 = 1e-9;
 
 /// For a planner, who may take its time.
 #[derive(Clone, Debug, PartialEq)]

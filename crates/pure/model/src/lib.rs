@@ -36,7 +36,7 @@ pub use outlook::{
 pub use prefix::Prefix;
 pub use replica_version::ReplicaVersion;
 pub use route::{Elsewhere, MoveId, MoveLink, Route};
-pub use snapshot::{CacheletLoad, Move, Plan, Service, Snapshot, WorkerLoad};
+pub use snapshot::{CacheletLoad, Move, Service, Snapshot, WorkerLoad};
 pub use time::Instant;
 pub use version::MapVersion;
 

@@ -74,26 +74,3 @@ pub struct Move {
     pub from: Owner,
     pub to: Owner,
 }
-
-/// Moves, and how good they are, so that a bad plan can be seen.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    pub moves: Vec<Move>,
-    /// The objective's value without this plan, and with it. Its unit is the objective's:
-    /// moves for equation (1), load for (4) and (8).
-    pub objective_before: f64,
-    pub objective: f64,
-    /// No plan can have a smaller objective than this.
-    pub lower_bound: f64,
-    /// Load above the permissible, summed over workers, that remains.
-    pub excess: f64,
-    /// Heavier than any worker may be: split them, or replicate their keys.
-    pub too_heavy: Vec<Prefix>,
-}
-
-impl Plan {
-    /// How far the objective may be from the best, in the objective's unit.
-    pub fn gap(&self) -> f64 {
-        self.objective - self.lower_bound
-    }
-}

@@ -5,10 +5,8 @@ mod clusters;
 use std::collections::BTreeMap;
 
 use clusters::{Clusters, Recipe};
-use mbal_balance::{Effort, Model, Objective, greedy, search};
-use mbal_model::{
-    CacheletLoad, Owner, Plan, Prefix, ServerId, Service, Snapshot, WorkerId, WorkerLoad,
-};
+use mbal_exact::{Effort, Model, Objective, Plan, greedy, search};
+use mbal_model::{CacheletLoad, Owner, Prefix, ServerId, Service, Snapshot, WorkerId, WorkerLoad};
 
 fn recipes(clusters: &mut Clusters) -> Recipe {
     Recipe {

@@ -6,13 +6,13 @@
 //! things: no worker that takes a cachelet may end above its limit, ever; and what stays
 //! above the limit at the sources is *excess*, which outweighs everything else in the objective.
 
-use mbal_model::{Move, Owner, Plan, Prefix, Snapshot};
+use mbal_model::{Move, Owner, Prefix, Snapshot};
 
 /// Load above a limit costs this many times its amount of deviation, or moves: so much that cachelets of a thousandth of a
 /// worker's time each are still worth their moves.
 pub const EXCESS_WEIGHT: f64 = 1_000_000.0;
 
-/// Less load than this above a limit is not worth one move: it counts as none ([`crate::Thresholds::is_over`]).
+/// Less load than this above a limit is not worth one move: it counts as none (`mbal_balance::Thresholds::is_over`).
 pub const EXCESS_MIN: f64 = 1.0 / EXCESS_WEIGHT;
 
 /// Sums of the same loads in another order differ by less than this.
@@ -59,6 +59,29 @@ pub struct Model {
     pub bins: Vec<Bin>,
     pub balls: Vec<Ball>,
     too_heavy: Vec<Prefix>,
+}
+
+/// Moves, and how good they are, so that a bad plan can be seen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    pub moves: Vec<Move>,
+    /// The objective's value without this plan, and with it. Its unit is the objective's:
+    /// moves for equation (1), load for (4) and (8).
+    pub objective_before: f64,
+    pub objective: f64,
+    /// No plan can have a smaller objective than this.
+    pub lower_bound: f64,
+    /// Load above the permissible, summed over workers, that remains.
+    pub excess: f64,
+    /// Heavier than any worker may be: split them, or replicate their keys.
+    pub too_heavy: Vec<Prefix>,
+}
+
+impl Plan {
+    /// How far the objective may be from the best, in the objective's unit.
+    pub fn gap(&self) -> f64 {
+        self.objective - self.lower_bound
+    }
 }
 
 /// For each ball of a model, the bin that owns it.
