@@ -53,9 +53,19 @@ impl Ord for Time {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Send { client: usize },
-    Arrive { job: usize },
-    Served { worker: usize },
+    Send {
+        client: usize,
+    },
+    /// Another server has answered the one that has the client's connection.
+    Back {
+        client: usize,
+    },
+    Arrive {
+        job: usize,
+    },
+    Served {
+        worker: usize,
+    },
 }
 
 struct Client {
@@ -63,6 +73,8 @@ struct Client {
     at: Option<usize>,
     sent: f64,
     parts: u32,
+    /// What its connection's server asks of others when it has come to its request.
+    forwards: Vec<Job>,
     /// By copied key.
     leases: u64,
 }
@@ -70,6 +82,8 @@ struct Client {
 #[derive(Default)]
 struct Worker {
     queue: VecDeque<usize>,
+    /// Seconds of a core that what is in the queue takes.
+    work: f64,
     /// Since when what it serves is served.
     began: f64,
 }
@@ -132,8 +146,9 @@ struct Counted {
     followed_turns: Vec<f64>,
     followed: Vec<f64>,
     own: Vec<f64>,
-    /// Requests times seconds in the queue.
+    /// Requests times seconds in the queue, and their seconds of a core.
     queued: Vec<f64>,
+    backlog: Vec<f64>,
     since: Vec<f64>,
     requests: f64,
     delays: Delays,
@@ -235,7 +250,7 @@ impl Events {
             (client.at, client.leases) = (*at, 0);
         }
         for (client, at) in at.iter().enumerate().skip(known) {
-            self.clients.push(Client { at: *at, sent: 0.0, parts: 0, leases: 0 });
+            self.clients.push(Client { at: *at, sent: 0.0, parts: 0, forwards: vec![], leases: 0 });
             let pause = clients.think + epoch.situation.round_trip + 1e-4;
             let first = self.now + self.random.unit() * pause;
             self.at(first, Event::Send { client });
@@ -272,6 +287,7 @@ impl Events {
             self.now = time;
             match event {
                 Event::Send { client } => self.send(epoch, targets, client),
+                Event::Back { client } => self.part_done(epoch, client),
                 Event::Arrive { job } => self.arrive(epoch, job),
                 Event::Served { worker } => self.finish(epoch, worker),
             }
@@ -336,7 +352,6 @@ impl Events {
         self.clients[client].sent = self.now;
         self.clients[client].parts = parts.len() as u32 + u32::from(own.is_some());
         let half = situation.round_trip / 2.0;
-        let mut delay = half;
         if let Some(worker) = own {
             let links = parts.len() as f64;
             let first = Job {
@@ -347,12 +362,11 @@ impl Events {
                 asks: first_asks,
                 writes: first_writes,
             };
-            self.post(first, delay);
-            // They are sent on when their worker has come to it: about when those before it are served.
-            let ahead = self.workers[worker].queue.len() as f64 + 1.0;
-            delay += half + ahead * first.work / self.speed(epoch, worker);
+            self.clients[client].forwards = parts;
+            self.post(first, half);
+        } else {
+            parts.into_iter().for_each(|part| self.post(part, half));
         }
-        parts.into_iter().for_each(|part| self.post(part, delay));
     }
 
     fn speed(&self, epoch: &Epoch<'_>, worker: usize) -> f64 {
@@ -376,6 +390,7 @@ impl Events {
     fn arrive(&mut self, epoch: &Epoch<'_>, job: usize) {
         let worker = self.jobs[job].worker;
         self.note_queue(worker);
+        self.workers[worker].work += self.jobs[job].work;
         self.workers[worker].queue.push_back(job);
         if self.workers[worker].queue.len() == 1 {
             self.start(epoch, worker);
@@ -393,7 +408,9 @@ impl Events {
     fn note_queue(&mut self, worker: usize) {
         let counted = &mut self.done;
         if let Some(since) = counted.since.get_mut(worker) {
-            counted.queued[worker] += self.workers[worker].queue.len() as f64 * (self.now - *since);
+            let Worker { queue, work, .. } = &self.workers[worker];
+            counted.queued[worker] += queue.len() as f64 * (self.now - *since);
+            counted.backlog[worker] += work * (self.now - *since);
             *since = self.now;
         }
     }
@@ -402,6 +419,7 @@ impl Events {
         self.note_queue(worker);
         let at = self.workers[worker].queue.pop_front().expect("something was served");
         let job = self.jobs[at];
+        self.workers[worker].work -= job.work;
         self.free.push(at);
         if !self.done.keys.is_empty() {
             let time = self.now - self.workers[worker].began.max(self.done.from);
@@ -421,7 +439,13 @@ impl Events {
             self.start(epoch, worker);
         }
         match job.what {
-            What::Part { client } | What::Turn { client } => self.answer(epoch, &job, client),
+            What::Part { client } => self.answer(epoch, &job, client),
+            What::Turn { client } => {
+                let half = epoch.situation.round_trip / 2.0;
+                let forwards = std::mem::take(&mut self.clients[client].forwards);
+                forwards.into_iter().for_each(|part| self.post(part, half));
+                self.answer(epoch, &job, client);
+            }
             What::Told { key } if key < self.copied.len() => {
                 let home = self.copied[key].places[0];
                 self.say(epoch, home, What::Answer { key });
@@ -475,7 +499,12 @@ impl Events {
                 self.post(job, epoch.situation.round_trip);
             }
             _ if waits => {}
-            _ => self.part_done(epoch, client),
+            _ => match (job.what, self.clients[client].at) {
+                (What::Part { .. }, Some(_)) => {
+                    self.at(self.now + epoch.situation.round_trip / 2.0, Event::Back { client });
+                }
+                _ => self.part_done(epoch, client),
+            },
         }
     }
 
@@ -538,9 +567,11 @@ impl Events {
         let done = std::mem::take(&mut self.done);
         let rate = |counts: &[f64]| counts.iter().map(|count| count / seconds).collect::<Vec<_>>();
         let throughput = done.requests / seconds * f64::from(epoch.situation.batch);
+        let seconds_of = |(at, work): (usize, f64)| work / self.speed(epoch, at);
         let served = Served {
             throughput,
             queue: rate(&done.queued),
+            backlog: rate(&done.backlog).into_iter().enumerate().map(seconds_of).collect(),
             followed: rate(&done.followed),
             own: rate(&done.own),
             keys: rate(&done.keys),
@@ -565,6 +596,7 @@ impl Counted {
             followed: none(),
             own: none(),
             queued: none(),
+            backlog: none(),
             since: vec![now; workers],
             ..Counted::default()
         }

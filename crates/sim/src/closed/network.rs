@@ -4,8 +4,8 @@
 //!   smart client ──► a part of the batch for each owner's worker ──► the slowest part ends it ──► thinks
 //!   ordinary client ──► its worker ──► a part for each worker of other servers, by link ──► the slowest ──► thinks
 //! ```
-//! A worker is one server of a queue: first come, first served. In a part's time in it there are the turn of a connection and its
-//! keys. Clients that do not wait are many that think long.
+//! A worker is one server of a queue: first come, first served. What comes waits for the work that stands before it, and then takes its own: the
+//! turn of a connection, and its keys. Clients that do not wait are many that think long.
 
 /// Seconds of a core for one turn of a connection, and for each key of a request: `worker/observing/load.rs`.
 pub const TURN: f64 = 5e-6;
@@ -45,8 +45,10 @@ pub struct Network {
 pub struct Served {
     /// Keys a second, of all clients.
     pub throughput: f64,
-    /// Requests that are in it, on average: warm, the next solution begins with it.
+    /// Requests that are in it, on average.
     pub queue: Vec<f64>,
+    /// Seconds that they will take: warm, the next solution begins with it.
+    pub backlog: Vec<f64>,
     /// Part of the time that it is busy for what follows cachelets, and for its connections and copies' upkeep.
     pub followed: Vec<f64>,
     pub own: Vec<f64>,
@@ -68,7 +70,7 @@ impl Served {
         (self.followed[worker] + self.own[worker]).min(1.0)
     }
 
-    /// Requests that stand ready and are not served yet.
+    /// Requests that stand ready and are not served yet, on average.
     pub fn waiting(&self, worker: usize) -> f64 {
         (self.queue[worker] - self.busy(worker)).max(0.0)
     }
@@ -87,12 +89,35 @@ impl Parts {
         let work = |at: usize| (often[at] * turn + batch * shares[at] * KEY) / network.capacity[at];
         Parts { work: (0..often.len()).map(work).collect(), often }
     }
+
+    fn flow(&self, at: usize, rate: f64) -> Flow {
+        Flow::of(rate, self.often[at], self.work[at])
+    }
+
+    /// Seconds that a batch's part is in a worker, times how often it has one.
+    fn time(&self, at: usize, wait: f64) -> f64 {
+        self.work[at] + self.often[at] * wait
+    }
 }
 
-/// A request's time in a worker: how many times its own work, and how much by chance, 1 being as exponential.
+/// What comes to a worker in a second: parts, their work in seconds, and the work of each.
+#[derive(Clone, Copy, Default)]
+struct Flow {
+    parts: f64,
+    work: f64,
+    each: f64,
+}
+
+impl Flow {
+    fn of(rate: f64, often: f64, work: f64) -> Flow {
+        Flow { parts: rate * often, work: rate * work, each: work / often.max(1e-12) }
+    }
+}
+
+/// A request's time in a worker: how long it waits, and how much of all is by chance, 1 being as exponential.
 #[derive(Clone, Copy)]
 struct Stay {
-    stretch: f64,
+    wait: f64,
     shape: f64,
 }
 
@@ -152,10 +177,11 @@ impl Network {
             (0..servers).map(|server| self.link_trip * self.any(&link, server)).collect();
         let upkeep: Vec<f64> =
             (0..count).map(|at| self.batch * self.upkeep[at] / self.capacity[at]).collect();
-        let mut queue = match before.queue.len() == count {
-            true => before.queue.clone(),
-            false => vec![clients / count as f64; count],
+        let mut backlog = match before.backlog.len() == count {
+            true => before.backlog.clone(),
+            false => vec![clients / count as f64 * TURN; count],
         };
+        let mut queue = vec![0.0; count];
         let mut served = Served {
             ordinary: vec![(0.0, 0.0); servers],
             own_time: vec![0.0; servers],
@@ -165,46 +191,53 @@ impl Network {
         let mut close = 0;
         let mut by_class = vec![0.0; count];
         for _ in 0..ITERATIONS_MAX {
-            let stretch: Vec<f64> = queue.iter().map(|queue| 1.0 + others * queue).collect();
-            let wait = self.slowest(&smart, &stretch);
+            let waits: Vec<f64> = backlog.iter().map(|work| others * work).collect();
+            let slow = self.slowest(&smart, &waits);
             let smart_rate = match self.smart_clients > 0.0 {
-                true => self.smart_clients / (self.pause + wait.whole),
+                true => self.smart_clients / (self.pause + slow.whole),
                 false => 0.0,
             };
-            served.smart = (smart_rate, wait.whole);
+            served.smart = (smart_rate, slow.whole);
             let has_ordinary = clients > self.smart_clients;
             let mut all_ordinary = 0.0;
             if has_ordinary {
-                let wait = self.slowest(&link, &stretch);
+                let slow = self.slowest(&link, &waits);
                 for (server, trip) in trips.iter().enumerate() {
                     let (mut rate, mut time) = (0.0, 0.0);
                     for at in self.of(server) {
-                        let own = own_work[at] * stretch[at];
-                        let pause = self.pause + wait.without[server] + trip;
+                        let own = own_work[at] + waits[at];
+                        let pause = self.pause + slow.without[server] + trip;
                         by_class[at] = self.ordinary_clients[at] / (pause + own);
                         rate += by_class[at];
                         time += by_class[at] * own;
                     }
                     let own = time / rate.max(1e-9);
                     served.own_time[server] = own;
-                    served.ordinary[server] = (rate, own + wait.without[server] + trip);
+                    served.ordinary[server] = (rate, own + slow.without[server] + trip);
                     all_ordinary += rate;
                 }
             }
             let rate = smart_rate + all_ordinary;
-            let mut next = vec![0.0; count];
+            let mut less = vec![(0.0, 0.0); count];
+            for &(server, worker, often, work) in &spared {
+                let rate = served.ordinary[server].0;
+                less[worker] = (less[worker].0 + rate * often, less[worker].1 + rate * work);
+            }
             for at in 0..count {
                 let remote = all_ordinary - served.ordinary[at / self.workers].0;
-                next[at] = smart_rate * smart.work[at]
-                    + remote * link.work[at]
-                    + by_class[at] * own_work[at]
-                    + rate * upkeep[at];
-            }
-            for &(server, worker, _, work) in &spared {
-                next[worker] -= served.ordinary[server].0 * work;
-            }
-            for at in 0..count {
-                queue[at] = (next[at] * stretch[at]).max(0.0);
+                let parts = (remote * link.often[at] - less[at].0).max(0.0);
+                let work = (remote * link.work[at] - less[at].1).max(0.0);
+                // What copies are told is many small letters.
+                let letters = LINK / self.capacity[at];
+                let flows = [
+                    smart.flow(at, smart_rate),
+                    Flow { parts, work, each: work / parts.max(1e-12) },
+                    Flow::of(by_class[at], 1.0, own_work[at]),
+                    Flow::of(rate * upkeep[at] / letters, 1.0, letters),
+                ];
+                let in_it = |flow: &Flow| flow.work + flow.parts * waits[at];
+                queue[at] = flows.iter().map(in_it).sum();
+                backlog[at] = flows.iter().map(|flow| in_it(flow) * flow.each).sum();
             }
             close = if (rate - last).abs() <= PRECISION * rate { close + 1 } else { 0 };
             last = rate;
@@ -239,7 +272,7 @@ impl Network {
             served.keys.push(keys * self.batch);
             served.turns.push(turns);
         }
-        served.queue = queue;
+        (served.queue, served.backlog) = (queue, backlog);
         served
     }
 
@@ -278,7 +311,7 @@ impl Network {
     /// How likely a part is not back after this time; without those of a server.
     fn late(&self, parts: &Parts, stays: &[Stay], time: f64, but: Option<usize>) -> f64 {
         let of = |at: usize| {
-            let mean = parts.work[at] * stays[at].stretch / parts.often[at].max(1e-12);
+            let mean = parts.work[at] / parts.often[at].max(1e-12) + stays[at].wait;
             parts.often[at] * tail(time / mean.max(1e-12), stays[at].shape)
         };
         let all = (0..stays.len()).filter(|at| Some(at / self.workers) != but);
@@ -299,14 +332,14 @@ impl Network {
         let queued: f64 = served.queue.iter().sum();
         let all: f64 =
             served.queue.iter().map(by_chance).sum::<f64>() + (clients - queued).max(0.0);
-        let stay = |queue: &f64| {
+        let stay = |(queue, wait): (&f64, &f64)| {
             let own = by_chance(queue);
             let (stretch, varies) = (1.0 + queue, own.min(all - own));
             // A request's own work, and those before it, vary a little.
             let variance = varies + 0.1 * stretch;
-            Stay { stretch, shape: (stretch * stretch / variance).max(1.0) }
+            Stay { wait: *wait, shape: (stretch * stretch / variance).max(1.0) }
         };
-        served.queue.iter().map(stay).collect()
+        served.queue.iter().zip(&served.backlog).map(stay).collect()
     }
 
     /// How likely a batch asks anything of other servers.
@@ -320,16 +353,16 @@ impl Network {
     }
 
     /// Until the slowest part of a batch is back.
-    fn slowest(&self, parts: &Parts, stretch: &[f64]) -> Slowest {
-        let servers = stretch.len() / self.workers;
-        let time = |at: usize| parts.work[at] * stretch[at];
+    fn slowest(&self, parts: &Parts, waits: &[f64]) -> Slowest {
+        let servers = waits.len() / self.workers;
+        let time = |at: usize| parts.time(at, waits[at]);
         if self.batch == 1.0 {
             let of = |server| self.of(server).map(time).sum::<f64>();
             let of: Vec<f64> = (0..servers).map(of).collect();
             let whole = of.iter().sum::<f64>();
             return Slowest { whole, without: of.iter().map(|own| whole - own).collect() };
         }
-        let rates: Vec<f64> = (0..stretch.len())
+        let rates: Vec<f64> = (0..waits.len())
             .map(|at| if parts.often[at] > 0.0 { parts.often[at] / time(at) } else { 0.0 })
             .collect();
         let slowest = rates.iter().copied().filter(|rate| *rate > 0.0).fold(f64::MAX, f64::min);
@@ -424,9 +457,19 @@ mod tests {
     fn the_slowest_of_equal_parts_takes_the_harmonic_sum() {
         let even = network(&[0.25; 4], 1.0, 1e6);
         let parts = Parts { often: vec![1.0; 4], work: vec![1.0; 4] };
-        let slow = even.slowest(&parts, &[1.0; 4]);
+        let slow = even.slowest(&parts, &[0.0; 4]);
         assert!(close(slow.whole, 25.0 / 12.0, 0.01), "{}", slow.whole);
         assert!(close(slow.without[0], 11.0 / 6.0, 0.01), "{}", slow.without[0]);
+    }
+
+    #[test]
+    fn what_is_short_waits_for_what_is_long_and_before_it() {
+        // Turns of fifty clients at the first worker; another one asks it for a key or two.
+        let mut mixed = network(&[0.02, 0.98], 1.0, 60.0);
+        mixed.ordinary_clients = vec![50.0, 0.0];
+        let served = mixed.solve(&Served::default());
+        let long = TURN + 60.0 * KEY;
+        assert!((25.0..60.0).contains(&(served.smart.1 / long)), "{served:?}");
     }
 
     #[test]

@@ -178,8 +178,8 @@ impl Copying {
         ways: Ways,
     ) -> Copying {
         let stay = |worker: &usize| {
-            let queue = last.queue.get(*worker).copied().unwrap_or(0.0);
-            (1.0 + queue) * LINK / situation.speeds[*worker]
+            let backlog = last.backlog.get(*worker).copied().unwrap_or(0.0);
+            LINK / situation.speeds[*worker] + backlog
         };
         let slowest = shadows.iter().map(stay).fold(0.0, f64::max);
         // Told and answered.
