@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_balance::hot::{CopyBackoff, Policy, Seen, Upkeep, Verdict};
+use mbal_balance::hot::{CopyBackoff, Policy, Seen, Upkeep, Verdict, own_threshold};
 use mbal_control::api::{HOT_KEYS_LISTED, HotReport, HotState};
 use mbal_model::{Instant, Key, ServerId};
 use mbal_random::Random;
@@ -39,6 +39,8 @@ pub struct Copier {
     /// By server: keys that are not to be copied for a while; and T, as it has heard.
     backoffs: Vec<CopyBackoff>,
     pub thresholds: Vec<f64>,
+    /// T as each server itself knows it.
+    own_thresholds: Vec<f64>,
     random: Random,
 }
 
@@ -46,6 +48,8 @@ struct Home {
     server: usize,
     upkeep: Upkeep,
     since: Instant,
+    /// Nothing was asked for yet since it has copies, or more of them.
+    is_new: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -65,12 +69,15 @@ impl Copier {
             known: BTreeMap::new(),
             backoffs: (0..servers).map(|_| CopyBackoff::default()).collect(),
             thresholds: vec![f64::INFINITY; servers],
+            own_thresholds: vec![f64::INFINITY; servers],
             random: Random::new(seed ^ 0x686f_7400),
         }
     }
 
     fn policy(&self, server: usize) -> Policy {
-        Policy::new(self.thresholds[server], self.writes == Writes::Atomic)
+        let told = self.thresholds[server];
+        let threshold = if told.is_finite() { told } else { self.own_thresholds[server] };
+        Policy::new(threshold, self.writes == Writes::Atomic)
     }
 
     /// The looks of an epoch.
@@ -85,9 +92,14 @@ impl Copier {
         let is_hot: Vec<bool> = (0..self.servers.len())
             .map(|server| {
                 let own = server * self.workers..(server + 1) * self.workers;
+                let (keys, busy) = own.clone().fold((0.0, 0.0), |(keys, busy), worker| {
+                    (keys + served.keys[worker], busy + served.busy(worker))
+                });
+                self.own_thresholds[server] = own_threshold(keys, busy);
                 own.into_iter().any(|worker| served.busy(worker) >= HOTSPOT)
             })
             .collect();
+        self.homes.values_mut().for_each(|home| home.is_new = false);
         for look in 0..LOOKS {
             let now = Instant::from_micros(epoch * 1_000_000 + u64::from(look) * 200_000);
             self.now = now;
@@ -114,6 +126,9 @@ impl Copier {
             // What has moved away takes its copies' lives with it.
             let is_here =
                 key.is_none_or(|key| placement.owners[key.cachelet] / self.workers == home.server);
+            if home.is_new {
+                return true;
+            }
             let server = home.server;
             let policy = self.policy(server);
             let asked = key.map_or(0.0, |key| key.share * served.throughput);
@@ -145,6 +160,7 @@ impl Copier {
                 placement.copied.remove(name);
             } else if wanted - 1 > shadows {
                 placement.copied.insert(name.clone(), self.places(name, server, wanted - 1));
+                home.is_new = true;
             }
             wanted > 0
         });
@@ -185,7 +201,8 @@ impl Copier {
                 if wanted > 1 { self.places(&key.name, server, wanted - 1) } else { vec![] };
             if !places.is_empty() {
                 let upkeep = Upkeep::new(known.last);
-                self.homes.insert(key.name.clone(), Home { server, upkeep, since: now });
+                self.homes
+                    .insert(key.name.clone(), Home { server, upkeep, since: now, is_new: true });
                 placement.copied.insert(key.name.clone(), places);
             }
         }
