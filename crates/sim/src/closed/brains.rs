@@ -67,7 +67,7 @@ impl Brains {
         let hot_keys = match ways.writes {
             _ if !allowed.one => HotMode::Off,
             Writes::Atomic => HotMode::Atomic,
-            Writes::Closing | Writes::Open => HotMode::Async,
+            Writes::Open => HotMode::Async,
         };
         let servers_first = situation.servers;
         let settings = Settings { servers_first, hot_keys, ..Settings::default() };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_balance::hot::{CopyBackoff, Policy, Seen, Upkeep, Verdict, own_threshold};
+use mbal_balance::hot::{CopyBackoff, Policy, STILL_HOT, Seen, Upkeep, Verdict, own_threshold};
 use mbal_control::api::{HOT_KEYS_LISTED, HotReport, HotState};
 use mbal_model::{Instant, Key, ServerId};
 use mbal_random::Random;
@@ -41,6 +41,8 @@ pub struct Copier {
     pub thresholds: Vec<f64>,
     /// T as each server itself knows it.
     own_thresholds: Vec<f64>,
+    /// By key, the servers that forward so much of it that they want copies.
+    wanted: BTreeMap<Vec<u8>, Vec<usize>>,
     random: Random,
 }
 
@@ -70,6 +72,7 @@ impl Copier {
             backoffs: (0..servers).map(|_| CopyBackoff::default()).collect(),
             thresholds: vec![f64::INFINITY; servers],
             own_thresholds: vec![f64::INFINITY; servers],
+            wanted: BTreeMap::new(),
             random: Random::new(seed ^ 0x686f_7400),
         }
     }
@@ -100,6 +103,7 @@ impl Copier {
             })
             .collect();
         self.homes.values_mut().for_each(|home| home.is_new = false);
+        self.want(placement, demand, served, &is_hot);
         for look in 0..LOOKS {
             let now = Instant::from_micros(epoch * 1_000_000 + u64::from(look) * 200_000);
             self.now = now;
@@ -107,6 +111,29 @@ impl Copier {
             self.copy(now, placement, demand, laid, served, &is_hot);
         }
         self.known.retain(|_, known| known.last.all() > 1.0);
+    }
+
+    /// Which servers want copies of others' keys, since they forward so much of them.
+    fn want(&mut self, placement: &Placement, demand: &Demand, served: &Served, is_hot: &[bool]) {
+        self.wanted.clear();
+        let keys = served.throughput / self.requests(served).max(1e-9);
+        for key in &demand.hottest {
+            let home = placement.owners[key.cachelet] / self.workers;
+            let shadows = placement.copied.get(&key.name).map_or(&[][..], Vec::as_slice);
+            for (server, (rate, _)) in served.ordinary.iter().enumerate() {
+                let forwards = rate * keys * key.share;
+                let is_copied = shadows.iter().any(|shadow| shadow / self.workers == server);
+                let own = self.own_thresholds[server];
+                let at_least = if is_copied { own * STILL_HOT } else { own };
+                if server != home && forwards >= at_least && (is_hot[server] || is_copied) {
+                    self.wanted.entry(key.name.clone()).or_default().push(server);
+                }
+            }
+        }
+    }
+
+    fn requests(&self, served: &Served) -> f64 {
+        served.smart.0 + served.ordinary.iter().map(|one| one.0).sum::<f64>()
     }
 
     /// What is to become of those that there are.
@@ -144,7 +171,7 @@ impl Copier {
                 waited: laid.waits.get(name).copied().unwrap_or(0.0) * seconds,
                 value_bytes: VALUE_BYTES,
                 copies: shadows,
-                is_wanted: false,
+                is_wanted: self.wanted.contains_key(name),
             };
             let verdict = home.upkeep.look(&policy, &seen);
             let wanted = match verdict {
@@ -158,9 +185,14 @@ impl Copier {
             };
             if wanted == 0 {
                 placement.copied.remove(name);
-            } else if wanted - 1 > shadows {
-                placement.copied.insert(name.clone(), self.places(name, server, wanted - 1));
-                home.is_new = true;
+            } else {
+                let copied = placement.copied.entry(name.clone()).or_default();
+                for place in self.places(name, server, wanted - 1) {
+                    if !copied.contains(&place) {
+                        copied.push(place);
+                        home.is_new = true;
+                    }
+                }
             }
             wanted > 0
         });
@@ -189,16 +221,22 @@ impl Copier {
             let hash = Key::new(&key.name).expect("a short name").hash();
             let moves = placement.moves.values().any(|one| one.cachelet == key.cachelet);
             if self.homes.contains_key(&key.name)
-                || !is_hot[server]
+                || !(is_hot[server] || self.wanted.contains_key(&key.name))
                 || moves
                 || self.backoffs[server].has(hash, now)
             {
                 continue;
             }
             let policy = self.policy(server);
-            let wanted = policy.copies_for_new(&known.last, Some(&known.told), VALUE_BYTES);
-            let places =
-                if wanted > 1 { self.places(&key.name, server, wanted - 1) } else { vec![] };
+            let wanted = match is_hot[server] {
+                true => policy.copies_for_new(&known.last, Some(&known.told), VALUE_BYTES),
+                false => 1,
+            };
+            let is_wanted = self.wanted.contains_key(&key.name) && policy.allows(&known.last);
+            let places = match wanted > 1 || is_wanted {
+                true => self.places(&key.name, server, wanted - 1),
+                false => vec![],
+            };
             if !places.is_empty() {
                 let upkeep = Upkeep::new(known.last);
                 self.homes
@@ -245,7 +283,13 @@ impl Copier {
 
     fn places(&self, name: &[u8], home: usize, count: usize) -> Vec<usize> {
         let key = Key::new(name).expect("a short name");
-        let all = copies(&key, self.servers[home], &self.servers, count);
+        let mut all = copies(&key, self.servers[home], &self.servers, count);
+        let servers = self.wanted.get(name).into_iter().flatten();
+        for server in servers.map(|server| self.servers[*server]) {
+            let others = copies(&key, self.servers[home], &self.servers, self.servers.len());
+            let place = others.into_iter().find(|(_, at)| *at == server);
+            all.extend(place.filter(|place| !all.contains(place)));
+        }
         let worker = |(suffix, server): &(u8, ServerId)| {
             let place = place(&key, *suffix, [*server]).expect("there is one server");
             let worker = usize::from(place.worker(self.workers).0);

@@ -319,13 +319,14 @@ impl Events {
                     self.clients[client].leases &= !bit;
                     writes = bit;
                 } else {
-                    let may = batch == 1 || ways.in_batches;
                     let here =
                         places.iter().find(|at| Some(**at / situation.workers) == own_server);
-                    if may && self.clients[client].leases & bit != 0 {
+                    let may_choose = own.is_none() || ways.forwards_to_copies(batch);
+                    if self.clients[client].leases & bit != 0 {
                         let chosen = self.random.below(places.len() as u64) as usize;
-                        worker = places[chosen];
-                        worker = *here.filter(|_| ways.at_once).unwrap_or(&worker);
+                        worker = if may_choose { places[chosen] } else { worker };
+                        let here = here.filter(|_| ways.answers_at_once(batch));
+                        worker = *here.unwrap_or(&worker);
                     }
                     asks = bit;
                 }

@@ -117,8 +117,7 @@ fn filled(
     let (mut upkeep, mut pause) = (0.0, 0.0);
     for key in &demand.hottest {
         let wanted = (key.share / even / copy_share).ceil().max(1.0) as usize - 1;
-        let reads = situation.batch == 1 || ways.in_batches;
-        let wanted = if reads { wanted.min(situation.servers - 1) } else { 0 };
+        let wanted = wanted.min(situation.servers - 1);
         copies.push(wanted);
         if wanted == 0 {
             pieces.push(key.share);
@@ -267,7 +266,7 @@ mod tests {
     use super::super::situation::Clients;
     use super::*;
 
-    const WAYS: Ways = Ways { writes: Writes::Open, in_batches: true, at_once: true };
+    const WAYS: Ways = Ways { writes: Writes::Open, in_batches: true };
 
     /// Three servers of a worker each, unequal ones, and clients that keep them busy.
     fn situation(random: &mut Random, batch: u32) -> Situation {

@@ -12,11 +12,9 @@ const MOVED_BYTES: f64 = 1e8;
 const GIVING: f64 = 0.3;
 const TAKING: f64 = 0.15;
 
-/// How copies are written and who reads them.
+/// How copies are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
-    /// Reads go home from a write until all copies have it (SPORE, as built first).
-    Closing,
     /// Copies are read while a newer value is on its way.
     Open,
     /// Copies let go before each write.
@@ -26,10 +24,21 @@ pub enum Writes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ways {
     pub writes: Writes,
-    /// Requests for several keys read copies.
+    /// Servers read copies for ordinary clients' batches as for their single keys. Else they ask owners, and if writes are atomic their own copies
+    /// first.
     pub in_batches: bool,
-    /// A server answers ordinary clients from copies that it has.
-    pub at_once: bool,
+}
+
+impl Ways {
+    /// Whether servers that have no copy read one for requests of so many keys.
+    pub fn forwards_to_copies(self, batch: u32) -> bool {
+        batch == 1 || self.in_batches
+    }
+
+    /// Whether a server answers those from a copy of its own.
+    pub fn answers_at_once(self, batch: u32) -> bool {
+        self.forwards_to_copies(batch) || self.writes == Writes::Atomic
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -107,6 +116,10 @@ impl Placement {
             spared: Vec::new(),
             upkeep: vec![0.0; count],
         };
+        // Of all requests, what smart clients ask for, and ordinary ones by server.
+        let all = last.smart.0 + last.ordinary.iter().map(|one| one.0).sum::<f64>();
+        let smart_part = if all > 0.0 { last.smart.0 / all } else { 1.0 };
+        let ordinary_parts: Vec<f64> = last.ordinary.iter().map(|one| one.0 / all).collect();
         let mut asked = demand.shares.clone();
         let mut copies = vec![0.0; count];
         let (mut answered, mut waits) = (BTreeMap::new(), BTreeMap::new());
@@ -119,18 +132,27 @@ impl Placement {
             let home = self.owners[key.cachelet];
             let copied = Copying::new(situation, (key.share, key.sets), home, shadows, last, ways);
             waits.insert(key.name.clone(), copied.waits);
-            let reads = key.share * (1.0 - key.sets);
-            if situation.batch == 1 || ways.in_batches {
-                let each = reads * copied.answer / (shadows.len() + 1) as f64;
-                for shares in [&mut network.smart, &mut network.forwarded] {
-                    shares[home] -= each * shadows.len() as f64;
-                    shadows.iter().for_each(|shadow| shares[*shadow] += each);
-                }
-                asked[key.cachelet] -= each * shadows.len() as f64;
-                answered.insert(key.name.clone(), each * shadows.len() as f64);
-                shadows.iter().for_each(|shadow| copies[*shadow] += each);
-                if ways.at_once {
-                    spare(&mut network, home, shadows, each);
+            let reads = key.share * (1.0 - key.sets) * copied.answer;
+            let each = reads / (shadows.len() + 1) as f64;
+            let mut spread = |shares: &mut [f64], part: f64| {
+                shares[home] -= each * shadows.len() as f64;
+                shadows.iter().for_each(|shadow| shares[*shadow] += each);
+                asked[key.cachelet] -= part * each * shadows.len() as f64;
+                *answered.entry(key.name.clone()).or_default() +=
+                    part * each * shadows.len() as f64;
+                shadows.iter().for_each(|shadow| copies[*shadow] += part * each);
+            };
+            spread(&mut network.smart, smart_part);
+            if ways.forwards_to_copies(situation.batch) {
+                spread(&mut network.forwarded, 1.0 - smart_part);
+                spare(&mut network, home, shadows, each);
+            } else if ways.answers_at_once(situation.batch) {
+                let servers = shadows.iter().map(|shadow| shadow / situation.workers);
+                for server in servers {
+                    network.spared.push((server, home, reads));
+                    let part = ordinary_parts.get(server).copied().unwrap_or(0.0);
+                    asked[key.cachelet] -= part * reads;
+                    *answered.entry(key.name.clone()).or_default() += part * reads;
                 }
             }
             for shadow in shadows {
@@ -190,13 +212,9 @@ impl Copying {
         // What is written faster than shadows answer is told them together.
         let told = share * sets * rounds * LINK / (1.0 + writes * round);
         let open = 1.0 / (1.0 + writes * round * rounds);
-        // A client has a lease, or gets one when home is open; it loses it where home is met closed, and by its own write.
+        // A client has a lease, or gets one when home is open; it loses it by its own write.
         let (answer, passed_on) = match ways.writes {
             Writes::Open => (1.0 / (1.0 + sets), 0.0),
-            Writes::Closing => {
-                let lost = (1.0 - open) / (copies + 1.0) + sets;
-                (open / (open + lost), 0.0)
-            }
             // A shadow that has let go passes the read on.
             Writes::Atomic => {
                 let leased = open / (1.0 + sets);
