@@ -55,6 +55,9 @@ const MOVE_SECONDS: f64 = 0.1;
 /// Load from which on a worker limits its clients; who does not gains little by a move.
 const LIMITS_FROM: f64 = 0.7;
 const LIMITS_LEAST: f64 = 0.1;
+/// A worker gives so many at a time that take longer than half an epoch: its server's places are for its other workers, too.
+const LONG_MOVES_MAX: usize = 2;
+const LONG_SECONDS: f64 = 0.5;
 /// In which it has to be earned back, and what is known to last longer has longer.
 const EARNED_SECONDS: f64 = 15.0;
 const EARNED_SECONDS_MAX: f64 = 40.0;
@@ -294,10 +297,19 @@ impl ClusterPlanner {
     /// Begins what has a place, in turns: workers that give side by side keep all waiting for a shorter time than one after the other.
     fn begin(&mut self, plans: Vec<Help>, board: &mut Board) {
         let most = plans.iter().map(|help| help.units.len()).max().unwrap_or(0);
+        let mut giving: BTreeMap<Owner, usize> = BTreeMap::new();
+        for step in &board.outlook.under_way {
+            *giving.entry(step.from).or_default() += 1;
+        }
+        let long_bytes = LONG_SECONDS * self.pace.bytes_a_second();
         for turn in 0..most {
             for help in plans.iter().filter(|help| turn < help.units.len()) {
-                let begun = board.begin(&help.units[turn]);
                 let Help { at, seen, load, fixed, .. } = *help;
+                let gives = giving.entry(at).or_default();
+                let is_long = help.units[turn][0].bytes as f64 > long_bytes;
+                let may_begin = !is_long || *gives < LONG_MOVES_MAX;
+                let begun = may_begin && board.begin(&help.units[turn]);
+                *gives += usize::from(begun);
                 let fresh = Pending { seen, load, fixed, ..Pending::default() };
                 if !begun {
                     if let Some(pending) = self.pending.get_mut(&at) {

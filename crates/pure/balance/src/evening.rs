@@ -17,6 +17,9 @@ const TURN_KEYS: f64 = 20.0;
 const DEPTH_MIN: f64 = 1e-4;
 const DEPTH_MAX: f64 = 100.0;
 
+/// Of what a giver has above its part, what a taker has less than it at least, when a cachelet has come: else the burden is passed on.
+const RELIEF_MIN: f64 = 0.2;
+
 /// A step of a plan: a move, or the two of an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {
@@ -115,6 +118,7 @@ impl Field {
         if quotient <= 1.0 {
             return None;
         }
+        let most = quotient - RELIEF_MIN * (quotient - 1.0);
         // An exchange is two moves for one gain: only where nothing else helps.
         let (mut best, mut exchange): (Option<Step>, Option<Step>) = (None, None);
         let consider = |best: &mut Option<Step>, gain: f64, moves: &[Move]| {
@@ -131,6 +135,9 @@ impl Field {
             let to_bytes = to.bytes();
             for held in from.cachelets.iter().filter(|held| !held.pinned && held.load > 0.0) {
                 let (spared, costs) = self.change(source, held, at);
+                if self.loads[at] + costs > most * to.service.capacity {
+                    continue;
+                }
                 let price = rules.price(held, quotient);
                 let step = Move { cachelet: held.cachelet, from: from.at, to: to.at };
                 if to_bytes + held.bytes <= to.bytes_max {
@@ -265,6 +272,16 @@ mod tests {
         let (steps, quotients) = evened(field(&[(1.0, 1.0, &[0.5; 5]), (1.0, 1.0, &[0.5])]));
         assert!(steps.len() == 2 && quotients.iter().all(|one| (one - 1.5).abs() < 0.01));
         assert_eq!(evened(field(&[(1.0, 1.0, &[1.0]), (1.0, 1.0, &[0.9])])).0, []);
+    }
+
+    #[test]
+    fn what_is_too_heavy_stays_and_the_others_go() {
+        let (steps, quotients) = evened(field(&[(1.0, 1.0, &[3.0, 0.2, 0.2]), (1.0, 1.0, &[0.1])]));
+        assert_eq!(steps, [(1, 1), (2, 1)]);
+        assert!(quotients[0] == 3.0 && quotients[1] == 0.5, "{quotients:?}");
+        // Who can do much more takes it.
+        let (steps, _) = evened(field(&[(1.0, 1.0, &[3.0, 0.2]), (4.0, 1.0, &[0.1])]));
+        assert_eq!(steps[0], (0, 1));
     }
 
     #[test]
