@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 
 use mbal_balance::{Balancer, Decision, Proposal, Question, Thresholds};
+use mbal_control::api::BalanceMode;
 use mbal_locks::{Mutex, ranks};
 use mbal_member::balancing::{self, Action, Event, Loads};
 use mbal_model::{Outcome, Prefix, WorkerId};
@@ -33,6 +34,8 @@ pub(crate) const PLANNER: &str = "mbal-planner";
 /// What the balancer's thread is told.
 pub(crate) enum Note {
     Reported(Report),
+    /// By the coordinator.
+    Told(BalanceMode),
     Planned {
         number: u64,
         proposal: Option<Proposal>,
@@ -160,6 +163,7 @@ impl Balancing {
                 Ok(Note::Planned { number, proposal }) => {
                     (Event::Planned { number, proposal }, None)
                 }
+                Ok(Note::Told(mode)) => (Event::Told(mode), None),
                 Ok(Note::OperatorCall(OperatorCall::Move { cachelet, to }, asker)) => {
                     (Event::Asked { cachelet, to }, Some((cachelet, asker)))
                 }

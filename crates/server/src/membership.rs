@@ -12,6 +12,7 @@
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
@@ -21,7 +22,7 @@ use mbal_model::{Cluster, ServerId};
 use mbal_reactor::watchdog::{self, Pulse};
 use mbal_reactor::{Clock, Letter, LinkNote, LinksSeen, Mailbox};
 
-use crate::balancing::Balanced;
+use crate::balancing::{Balanced, Note};
 use crate::calling::{CallFailed, Caller};
 use crate::departure::Departure;
 use crate::linking::{Linking, peers};
@@ -49,6 +50,7 @@ pub(crate) struct Membership {
     pub addresses: Registration,
     pub workers: Arc<[Mailbox<Letter>]>,
     pub balanced: Arc<Balanced>,
+    pub balancer: mpsc::Sender<Note>,
     pub moving: Moving,
     pub departure: Arc<Departure>,
     /// Whether clients are let in.
@@ -298,6 +300,8 @@ impl Membership {
             Action::Unfit(why) => edge.said.failed(&why),
             Action::Carry(workers) => self.moving.wake(workers),
             Action::HotTerms(terms) => hot_keys::log_terms(&terms),
+            // A balancer that has gone lends nothing.
+            Action::Balance(mode) => drop(self.balancer.send(Note::Told(mode))),
             Action::Drained(drain, no_room) => self.departure.heard(drain, no_room),
             Action::Fence => {
                 let text = "mbal: the lease is over: drops what is here, and registers anew";

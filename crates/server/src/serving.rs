@@ -233,7 +233,7 @@ impl Server {
         if let Some(linking) = linking {
             let workers = Arc::clone(&post.workers);
             let moving = Moving { shared: Arc::clone(&shared), workers, started };
-            departure = self.join(linking, &balanced, moving, &main)?;
+            departure = self.join(linking, &balanced, notes.clone(), moving, &main)?;
         }
         if let Some(listener) = self.listening.control.take() {
             control::start(listener, notes.clone())?;
@@ -389,6 +389,7 @@ impl Server {
         &self,
         linking: Linking,
         balanced: &Arc<Balanced>,
+        balancer: mpsc::Sender<Note>,
         moving: Moving,
         main: &Mailbox<Request>,
     ) -> io::Result<Option<Arc<Departure>>> {
@@ -411,6 +412,7 @@ impl Server {
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
                     balanced: Arc::clone(balanced),
+                    balancer,
                     is_open: Arc::clone(&self.listening.is_open),
                     links: Arc::clone(&linking.seen),
                     clock: linking.clock,

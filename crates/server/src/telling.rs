@@ -195,21 +195,23 @@ fn why(cause: Cause) -> &'static str {
         Cause::Uneven => "uneven",
         Cause::Undone => "undone",
         Cause::LoanOver => "loan over",
+        Cause::Withdrawn => "withdrawn",
         Cause::Operator => "operator",
     }
 }
 
 /// Causes and verdicts as labels, all of them.
-pub(crate) const CAUSES: [&str; 4] = ["uneven", "undone", "loan_over", "operator"];
+pub(crate) const CAUSES: [&str; 5] = ["uneven", "undone", "loan_over", "withdrawn", "operator"];
 pub(crate) const VERDICTS: [&str; 6] =
     ["ordered", "would_order", "refused", "failed", "no_plan", "slow"];
 
 pub(crate) fn cause_of(cause: Cause) -> &'static str {
-    let [uneven, undone, loan_over, operator] = CAUSES;
+    let [uneven, undone, loan_over, withdrawn, operator] = CAUSES;
     match cause {
         Cause::Uneven => uneven,
         Cause::Undone => undone,
         Cause::LoanOver => loan_over,
+        Cause::Withdrawn => withdrawn,
         Cause::Operator => operator,
     }
 }

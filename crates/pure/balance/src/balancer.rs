@@ -28,13 +28,14 @@ pub(crate) const JUDGED_EPOCHS: u64 = 2;
 /// Decisions that are remembered.
 const DECISIONS_MAX: usize = 256;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The later, the more cautious.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     On,
-    /// Counts and obeys the operator, decides nothing.
-    Off,
     /// Decides and tells, orders nothing.
     DryRun,
+    /// Counts and obeys the operator, decides nothing; takes back what it has lent.
+    Off,
 }
 
 /// Everything that can happen to a balancer.
@@ -56,6 +57,8 @@ pub enum News {
         cachelet: Prefix,
         to: Owner,
     },
+    /// The cluster is balanced like that; who was started more cautious stays so.
+    Told(Mode),
 }
 
 /// Everything that it can ask for.
@@ -73,6 +76,8 @@ pub enum Cause {
     Undone,
     /// The heat is gone, and home has room.
     LoanOver,
+    /// [`Mode::Off`]: what was lent goes home.
+    Withdrawn,
     Operator,
 }
 
@@ -129,6 +134,8 @@ impl Ordered {
 
 pub struct Balancer {
     mode: Mode,
+    /// As it was started.
+    mode_least: Mode,
     thresholds: Thresholds,
     epoch: u64,
     shares: Shares,
@@ -181,6 +188,7 @@ impl Balancer {
     pub fn new(mode: Mode, thresholds: Thresholds) -> Balancer {
         Balancer {
             mode,
+            mode_least: mode,
             thresholds,
             epoch: 0,
             shares: Shares::default(),
@@ -207,6 +215,12 @@ impl Balancer {
             News::Planned { number, proposal } => self.planned(number, proposal, duties),
             News::Reported { order, outcome } => self.reported(order, outcome),
             News::Asked { cachelet, to } => self.operate(cachelet, to, duties),
+            News::Told(mode) => {
+                self.mode = mode.max(self.mode_least);
+                if self.mode == Mode::Off {
+                    self.asked = None;
+                }
+            }
         }
     }
 
@@ -305,6 +319,7 @@ impl Balancer {
         self.judge(duties);
         self.in_phase_two = self.cases.any_open() || !self.loans.is_empty();
         if self.mode == Mode::Off {
+            self.withdraw(duties);
             return;
         }
         if let Some((_, since)) = self.asked {
@@ -420,6 +435,15 @@ impl Balancer {
         }
     }
 
+    /// What a worker does not report, or cannot do now, is ordered anew in the next epoch.
+    fn withdraw(&mut self, duties: &mut Vec<Duty>) {
+        let moves = self.loans.withdrawal(&self.reading.snapshot);
+        let orders = orders_of(&Proposal { moves, ..Proposal::default() }, &self.demand);
+        if !orders.is_empty() {
+            self.decide(Cause::Withdrawn, Verdict::Ordered, Vec::new(), orders, duties);
+        }
+    }
+
     fn operate(&mut self, cachelet: Prefix, to: Owner, duties: &mut Vec<Duty>) {
         let mut workers = self.reading.snapshot.workers.iter();
         let owner = workers.find(|worker| worker.cachelets.iter().any(|c| c.cachelet == cachelet));
@@ -473,12 +497,13 @@ impl Balancer {
         let mut decisions = self.decisions.all.iter_mut().rev();
         let ordered = decisions.find_map(|decision| {
             let at = decision.orders.binary_search_by_key(&order, |ordered| ordered.order).ok()?;
-            Some(&mut decision.orders[at])
+            Some((&mut decision.orders[at], decision.cause))
         });
-        let Some(ordered) = ordered.filter(|ordered| ordered.outcome.is_none()) else { return };
+        let ordered = ordered.filter(|(ordered, _)| ordered.outcome.is_none());
+        let Some((ordered, cause)) = ordered else { return };
         ordered.outcome = Some(outcome);
         if let (Order::Lend { step, .. }, Outcome::Done) = (ordered.what, outcome) {
-            self.loans.note(&step, self.epoch);
+            self.loans.note(&step, self.epoch, cause == Cause::Operator);
             let workers = self.reading.snapshot.workers.iter();
             let mut held = workers.flat_map(|worker| &worker.cachelets);
             let held = held.find(|held| held.cachelet == step.cachelet);

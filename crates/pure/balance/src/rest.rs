@@ -65,11 +65,18 @@ const HOME_MAX: f64 = 1.05;
 #[derive(Default)]
 pub struct Loans {
     lent: BTreeMap<Prefix, (Owner, u64)>,
+    /// Of these, what operators have moved: nobody else takes that back.
+    by_operators: BTreeSet<Prefix>,
 }
 
 impl Loans {
     /// A phase 2 move: a loan begins, goes on elsewhere, or ends at home.
-    pub fn note(&mut self, step: &Move, epoch: u64) {
+    pub fn note(&mut self, step: &Move, epoch: u64, by_operator: bool) {
+        if by_operator {
+            self.by_operators.insert(step.cachelet);
+        } else {
+            self.by_operators.remove(&step.cachelet);
+        }
         let home = self.lent.get(&step.cachelet).map_or(step.from, |(home, _)| *home);
         if home == step.to {
             self.lent.remove(&step.cachelet);
@@ -86,6 +93,7 @@ impl Loans {
         let held = snapshot.workers.iter().flat_map(|worker| &worker.cachelets);
         let present: BTreeSet<Prefix> = held.map(|held| held.cachelet).collect();
         self.lent.retain(|cachelet, _| present.contains(cachelet));
+        self.by_operators.retain(|cachelet| present.contains(cachelet));
     }
 
     /// Cachelet, home and the epoch of its last move, by cachelet.
@@ -99,6 +107,21 @@ impl Loans {
 
     pub fn is_empty(&self) -> bool {
         self.lent.is_empty()
+    }
+
+    /// All that the balancer has lent goes home, from wherever it is now.
+    pub(crate) fn withdrawal(&self, now: &Snapshot) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for worker in &now.workers {
+            for held in &worker.cachelets {
+                let lent = self.lent.get(&held.cachelet);
+                let lent = lent.filter(|_| !self.by_operators.contains(&held.cachelet));
+                if let Some((home, _)) = lent.filter(|(home, _)| *home != worker.at) {
+                    moves.push(Move { cachelet: held.cachelet, from: worker.at, to: *home });
+                }
+            }
+        }
+        moves
     }
 
     /// Cachelets that can go home: their lease is over and home, with them, has no more than its part of this server's work, so that going

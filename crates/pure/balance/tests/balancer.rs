@@ -251,6 +251,45 @@ fn loans_end_when_the_heat_is_gone() {
 }
 
 #[test]
+fn off_takes_back_what_was_lent_and_nothing_else() {
+    let mut server = Server::new(Mode::On);
+    let mut homes = server.owners.clone();
+    server.heat();
+    server.epochs(20);
+    server.tell(News::Asked { cachelet: Prefix::nth(20, 15), to: at(3) });
+    homes[20] = 3;
+    assert_ne!(server.owners, homes);
+    server.tell(News::Told(Mode::DryRun));
+    server.epochs(2);
+    assert_ne!(server.owners, homes, "a dry run takes nothing back");
+    server.tell(News::Told(Mode::Off));
+    server.epochs(1);
+    assert_eq!(server.owners, homes);
+    let last = server.balancer.decisions().next_back().expect("it was decided");
+    assert_eq!((last.cause, last.verdict), (Cause::Withdrawn, Verdict::Ordered));
+    // Nor is what a planner says later heard.
+    let late = Proposal { moves: vec![step(1, 0, 2)], ..Proposal::default() };
+    server.tell(News::Planned { number: 1, proposal: Some(late) });
+    let moves = server.moves.len();
+    server.epochs(20);
+    assert_eq!((server.moves.len(), &server.owners), (moves, &homes));
+    server.tell(News::Told(Mode::On));
+    server.epochs(20);
+    assert!(imbalance(&server.asked()) <= 1.15, "{:?}", server.asked());
+}
+
+#[test]
+fn who_was_started_without_balancing_does_none_whatever_the_cluster_does() {
+    for mode in [Mode::Off, Mode::DryRun] {
+        let mut server = Server::new(mode);
+        server.heat();
+        server.tell(News::Told(Mode::On));
+        server.epochs(10);
+        assert_eq!((server.moves.len(), server.balancer.mode()), (0, mode));
+    }
+}
+
+#[test]
 fn a_planner_that_never_answers_is_waited_for_and_nobody_waits() {
     let mut server = Server::with_planner(|_| Answer::Never);
     server.heat();

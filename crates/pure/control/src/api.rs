@@ -444,6 +444,9 @@ pub struct News {
     /// How hot keys are copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hot: Option<HotTold>,
+    /// How the cluster is balanced; nothing of an older coordinator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance: Option<BalanceMode>,
     /// The next heartbeat is wanted sooner: a server may be about to be found dead, or ages are asked for.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub soon: bool,
@@ -538,7 +541,7 @@ pub enum BalanceMode {
     /// Cachelets move from overloaded servers to lighter ones.
     #[default]
     On,
-    /// Only what operators order moves.
+    /// Only what operators order moves. What balancers have lent goes home, and what plans have under way is cancelled.
     Off,
     /// What would move is told.
     DryRun,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_balance::{Balancer, Decision, Duty, Mode, News, Proposal, Question, Thresholds};
-use mbal_control::api::{WorkerReport, cachelets_listed};
+use mbal_control::api::{BalanceMode, WorkerReport, cachelets_listed};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, Prefix, WorkerId, WorkerLoad};
 use mbal_worker::{OrderId, Report, Shared, Sums, Tallies, order_event};
@@ -41,6 +41,8 @@ pub enum Event {
         cachelet: Prefix,
         to: WorkerId,
     },
+    /// The coordinator says how the cluster is balanced.
+    Told(BalanceMode),
 }
 
 pub enum Action {
@@ -128,6 +130,14 @@ impl Balancing {
             Event::Asked { cachelet, to } => {
                 let to = self.shared.address(to);
                 self.balancer.handle(News::Asked { cachelet, to }, &mut duties);
+            }
+            Event::Told(mode) => {
+                let mode = match mode {
+                    BalanceMode::On => Mode::On,
+                    BalanceMode::DryRun => Mode::DryRun,
+                    BalanceMode::Off => Mode::Off,
+                };
+                self.balancer.handle(News::Told(mode), &mut duties);
             }
         }
         actions.extend(duties.into_iter().map(|duty| match duty {

@@ -4,9 +4,9 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_control::api::Incarnation;
 use mbal_control::api::{
-    AgesReport, CurveReport, Drain, Heartbeat, LeaseTold, MoveNews, News, Registered,
+    AgesReport, BalanceMode, CurveReport, Drain, Heartbeat, Incarnation, LeaseTold, MoveNews, News,
+    Registered,
 };
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Cluster, Instant, ServerId, WorkerId};
@@ -102,6 +102,8 @@ pub enum Action {
     Carry(Vec<WorkerId>),
     /// Hot keys are copied by other terms.
     HotTerms(HotTerms),
+    /// The cluster is balanced otherwise than before: for [`crate::balancing::Event::Told`].
+    Balance(BalanceMode),
     /// How far it is emptied; and whether nobody has room for the rest.
     Drained(Option<Drain>, bool),
     /// It owns nothing any more: its lease is to end.
@@ -162,6 +164,8 @@ struct Life {
     hurries: bool,
     ages: Option<AgesReport>,
     curve_at: Instant,
+    /// As it was told last.
+    balance: Option<BalanceMode>,
 }
 
 impl Member {
@@ -375,6 +379,10 @@ impl Member {
                 self.shared.store.know_flush(news.flush_number);
                 let terms = hot::obey(&self.shared, news.hot.as_ref(), self.terms.replica_memory);
                 actions.extend(terms.map(Action::HotTerms));
+                if life.balance != news.balance {
+                    life.balance = news.balance;
+                    actions.extend(news.balance.map(Action::Balance));
+                }
                 life.soon = news.soon;
                 life.ages = news.ages.as_ref().map(|asked| {
                     let known = life.ages.take().filter(|known| known.number == asked.number);
@@ -423,6 +431,7 @@ impl Member {
             hurries: false,
             ages: None,
             curve_at: time.lease,
+            balance: None,
         });
         // Who needs a lease owns nothing before it has one.
         if !needs_lease {

@@ -74,6 +74,7 @@ impl Rig {
             Action::Unfit(_) => "unfit".into(),
             Action::Carry(_) => "carry".into(),
             Action::HotTerms(_) => "hot terms".into(),
+            Action::Balance(mode) => format!("balance {mode:?}"),
             Action::Drained(..) => "drained".into(),
             Action::Fence => "fence".into(),
             Action::Usurped => "usurped".into(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mbal_control::api::{self, Heartbeat, News, Progress, Registration};
 use mbal_control::{Answer, Ask};
-use mbal_member::{Action, Call, Event, Heard, Outside, Terms, Time};
+use mbal_member::{Action, Call, Event, Heard, Outside, Terms, Time, balancing};
 use mbal_model::{Cluster, ServerId, WorkerId};
 use mbal_worker::Shared;
 
@@ -136,6 +136,7 @@ impl World {
             Action::Mapped(cluster) => self.is_mapped(host, cluster),
             Action::Unfit(why) => self.fail(2, format!("server {host} is told {why}")),
             Action::Carry(workers) => self.carry(host, workers),
+            Action::Balance(mode) => self.drive_balancer(host, balancing::Event::Told(mode)),
             Action::HotTerms(_) | Action::Drained(..) => {}
             Action::Fence => self.lease_is_over(host),
             Action::Usurped => {

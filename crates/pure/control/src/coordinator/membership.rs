@@ -104,6 +104,7 @@ impl Coordinator {
             drain,
             no_room: drain.is_some() && self.balanced.plan.stuck.contains(&server),
             hot: Some(self.hot.told(self.ledger.state())),
+            balance: Some(self.ledger.state().balance),
             soon: self.leases.awaits_a_death(&self.ledger) || self.scaling.asks_for_ages(),
             ages,
             keep: self.scaling.kept_by(self.ledger.state(), server),
