@@ -378,6 +378,9 @@ fn balance(status: &Status) -> String {
         let _ = write!(out, "; phase 3 for {}", asking.join(", "));
     }
     out += "\n";
+    for remedy in &balance.remedies {
+        let _ = writeln!(out, "{}", remedy.told());
+    }
     if balance.servers_wanted > 0 {
         let _ = writeln!(out, "all are hot: {} more servers wanted", balance.servers_wanted);
     }

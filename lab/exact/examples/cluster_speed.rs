@@ -33,7 +33,7 @@ fn outlook(servers: usize, workers: usize, cachelets: usize) -> Outlook {
             room_bytes: None,
         }
     });
-    Outlook { epoch: 0, servers: servers.collect(), under_way: Vec::new() }
+    Outlook { servers: servers.collect(), ..Outlook::default() }
 }
 
 fn main() {

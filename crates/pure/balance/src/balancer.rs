@@ -12,14 +12,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mbal_model::{Move, Order, Outcome, Owner, Prefix, Reading};
+use mbal_model::{Came, Move, Order, Outcome, Owner, Prefix, Reading};
 
 use crate::cases::{Cases, Sign};
 use crate::pour::Lighten;
 use crate::proposal::{Nonsense, Proposal, Question};
 use crate::rest::Size;
 use crate::shares::{Shares, quotient};
-use crate::trust::{Came, Trust, came};
+use crate::trust::{Trust, came};
 use crate::{Loans, Rest, Thresholds};
 
 /// After so many epochs a remedy is judged; until then its case is nobody else's.
@@ -109,6 +109,13 @@ pub struct Decision {
     pub orders: Vec<Ordered>,
     /// By worker, as they were when it was judged, and what that says.
     pub came: Option<(Vec<f64>, Came)>,
+}
+
+impl Decision {
+    /// The worker that is to be helped, by its place: the worst one.
+    pub fn helped(&self) -> usize {
+        worst(&self.loads)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -356,7 +363,7 @@ impl Balancer {
             {
                 continue;
             }
-            let source = worst(&decision.loads);
+            let source = decision.helped();
             let (seen, expected) = (decision.loads[source], decision.expected[source]);
             let came = came(seen, expected, now[source], most(&decision.loads), most(&now));
             // Another load is nobody's fault.

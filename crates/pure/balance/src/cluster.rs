@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    CacheletLoad, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
-    Snapshot, Standing, Why, WorkerLoad, moves_max,
+    CacheletLoad, Came, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, Relief, ServerId,
+    ServerOutlook, Snapshot, Standing, Why, WorkerLoad, moves_max,
 };
 
 use crate::balancer::JUDGED_EPOCHS;
@@ -24,10 +24,11 @@ use crate::evening::{Field, Rules, too_heavy};
 use crate::fill::fill;
 use crate::gate::Gate;
 use crate::pace::Pace;
+use crate::remedies::{Pending, Remedies, Taken, rounded};
 use crate::rest::Size;
 use crate::shares::{Shares, quotient};
 use crate::steps::apply;
-use crate::trust::{Came, Trust, came};
+use crate::trust::{Trust, came};
 use crate::{Rest, Thresholds};
 
 /// Workers that are helped in one epoch, the hottest first: what bounds the time of planning.
@@ -70,8 +71,8 @@ pub struct ClusterPlanner {
     cases: Cases,
     /// By worker that was to be helped.
     trust: Trust<Owner>,
-    /// What has been planned for a worker, until it is judged.
-    pending: BTreeMap<Owner, Pending>,
+    /// What has been planned for workers, and what came of it.
+    remedies: Remedies,
     rest: Rest,
     /// Who had each cachelet by the last outlook, and which were under way.
     homes: BTreeMap<Prefix, ServerId>,
@@ -84,19 +85,6 @@ pub struct ClusterPlanner {
     servers_wanted: u32,
 }
 
-/// A remedy for one worker: what was seen, what it takes, what has shown of it.
-#[derive(Default)]
-struct Pending {
-    taken: Vec<Taken>,
-    /// The worker's share of the work / share of the capacity.
-    seen: f64,
-    /// Of its time: all that it did, and of that what stays with its connections.
-    load: f64,
-    fixed: f64,
-    /// Some of it had no place yet.
-    is_part: bool,
-}
-
 /// What is planned for a worker, as the steps of a plan, the heaviest first.
 struct Help {
     at: Owner,
@@ -107,16 +95,6 @@ struct Help {
     /// What each worker had of its part before.
     had: BTreeMap<Owner, f64>,
     units: Vec<Vec<PlannedMove>>,
-}
-
-/// A cachelet that leaves a worker for its sake, or comes in exchange.
-struct Taken {
-    step: Move,
-    /// By how much that lightens the worker.
-    relief: f64,
-    /// What its destination had of its part before.
-    taker_had: f64,
-    arrived: Option<u64>,
 }
 
 /// What arrives needs so much more than its items have: one byte in so many, for the index and for ends of pages.
@@ -150,9 +128,12 @@ impl ClusterPlanner {
         let ends: BTreeSet<Owner> = ends.collect();
         self.shares.observe(heard.flat_map(|one| &one.workers), |at| ends.contains(&at), rests);
         self.watch(outlook);
+        if !outlook.awaits {
+            self.restore(outlook);
+        }
         if self.shares.age() == 0 {
             self.trust.clear();
-            self.pending.clear();
+            self.remedies.another_load();
         }
         let mut board = Board::new(outlook);
         self.pin_what_rests(&mut board.snapshot, outlook.epoch);
@@ -162,7 +143,10 @@ impl ClusterPlanner {
         let stuck = drain(&mut board, &self.thresholds);
         let demand = self.shares.demand(&board.snapshot);
         self.judge(outlook, &demand, &mut board);
-        let sources = self.sources(outlook, &demand);
+        let mut sources = self.sources(outlook, &demand);
+        if outlook.awaits && !is_planted(Fault::NobodyIsAwaited) {
+            sources.clear();
+        }
         let mut field = Field::new(demand);
         let asking: BTreeSet<ServerId> =
             sources.iter().map(|&at| field.workers()[at].at.server).collect();
@@ -171,7 +155,7 @@ impl ClusterPlanner {
         let mut plans = Vec::new();
         let part =
             |(at, one): (&Owner, &mut Pending)| std::mem::take(&mut one.is_part).then_some(*at);
-        let parts: Vec<Owner> = self.pending.iter_mut().filter_map(part).collect();
+        let parts: Vec<Owner> = self.remedies.pending.iter_mut().filter_map(part).collect();
         for &source in &sources {
             let at = field.workers()[source].at;
             heavy.extend(too_heavy(&field.workers()[source], HEAVY));
@@ -184,12 +168,14 @@ impl ClusterPlanner {
                 is_short = true;
                 continue;
             }
-            if !self.pending.contains_key(&at) || parts.contains(&at) {
+            if !self.remedies.pending.contains_key(&at) || parts.contains(&at) {
                 plans.push(self.plan_for(source, &mut field, &takers, &board));
             }
         }
         self.begin(plans, &mut board);
-        fill(&mut board, &mut self.filling, &self.thresholds);
+        if !outlook.awaits {
+            fill(&mut board, &mut self.filling, &self.thresholds);
+        }
         let full = match is_short || self.thresholds.is_over(load_mean) {
             true => self.missing(&loads, outlook),
             false => 0,
@@ -207,8 +193,21 @@ impl ClusterPlanner {
             too_heavy: heavy,
             stuck,
             in_vain: in_vain.into_iter().collect(),
+            remedies: self.remedies.told(),
             load_mean,
             load_max: loads.iter().copied().fold(0.0, f64::max),
+        }
+    }
+
+    /// What a coordinator before this one had planned.
+    fn restore(&mut self, outlook: &Outlook) {
+        let moved = self.remedies.restore(&outlook.remedies, &mut self.trust, outlook.epoch);
+        let workers = outlook.servers.iter().flat_map(|server| &server.workers);
+        for held in
+            workers.flat_map(|one| &one.cachelets).filter(|held| moved.contains(&held.cachelet))
+        {
+            let size = Size { load: held.load, share: self.shares.share(held.cachelet) };
+            self.rest.note(held.cachelet, size, outlook.epoch);
         }
     }
 
@@ -310,19 +309,22 @@ impl ClusterPlanner {
                 let may_begin = !is_long || *gives < LONG_MOVES_MAX;
                 let begun = may_begin && board.begin(&help.units[turn]);
                 *gives += usize::from(begun);
+                let [seen, load, fixed] = [seen, load, fixed].map(rounded);
                 let fresh = Pending { seen, load, fixed, ..Pending::default() };
                 if !begun {
-                    if let Some(pending) = self.pending.get_mut(&at) {
+                    if let Some(pending) = self.remedies.pending.get_mut(&at) {
                         pending.is_part = true;
                     }
                     continue;
                 }
-                let pending = self.pending.entry(at).or_insert(fresh);
+                let pending = self.remedies.pending.entry(at).or_insert(fresh);
                 for &PlannedMove { step, .. } in &help.units[turn] {
                     let share = self.shares.share(step.cachelet) / help.capacity;
                     let relief = if step.from == at { share } else { -share };
                     let taker_had = help.had.get(&step.to).copied().unwrap_or(0.0);
-                    pending.taken.push(Taken { step, relief, taker_had, arrived: None });
+                    let [relief, taker_had] = [relief, taker_had].map(rounded);
+                    let one = Relief { step, relief, taker_had };
+                    pending.taken.push(Taken { one, arrived: None });
                 }
             }
         }
@@ -335,18 +337,20 @@ impl ClusterPlanner {
         let workers = outlook.servers.iter().flat_map(|server| &server.workers);
         let fixed_now: BTreeMap<Owner, f64> = workers.map(|one| (one.at, one.fixed)).collect();
         let mut over = Vec::new();
-        for (at, pending) in &mut self.pending {
+        for (at, pending) in &mut self.remedies.pending {
             let mut settled = !pending.is_part;
             let mut shown = 0.0;
             for taken in &mut pending.taken {
-                if self.under_way.contains(&taken.step.cachelet) {
+                if self.under_way.contains(&taken.one.step.cachelet) {
                     settled = false;
                     continue;
                 }
                 if epoch < *taken.arrived.get_or_insert(epoch) + JUDGED_EPOCHS {
                     settled = false;
-                } else if self.homes.get(&taken.step.cachelet) == Some(&taken.step.to.server) {
-                    shown += taken.relief;
+                } else if self.homes.get(&taken.one.step.cachelet)
+                    == Some(&taken.one.step.to.server)
+                {
+                    shown += taken.one.relief;
                 }
             }
             if !settled && shown < SHOWN_MIN {
@@ -356,10 +360,11 @@ impl ClusterPlanner {
                 |at: Owner| demand.workers.iter().find(|one| one.at == at).map_or(0.0, quotient);
             // A taker that others burden, too, is not this remedy's fault.
             let is_own = |one: &&Taken| {
-                let share = self.shares.share(one.step.cachelet);
-                now_of(one.step.to) <= one.taker_had + FAULT_MAX * share.max(SHOWN_LEAST)
+                let Relief { step, taker_had, .. } = one.one;
+                let share = self.shares.share(step.cachelet);
+                now_of(step.to) <= taker_had + FAULT_MAX * share.max(SHOWN_LEAST)
             };
-            let takers = pending.taken.iter().filter(is_own).map(|taken| taken.step.to);
+            let takers = pending.taken.iter().filter(is_own).map(|taken| taken.one.step.to);
             let worst = takers.map(now_of).fold(0.0, f64::max);
             let came = match shown < SHOWN_LEAST {
                 true => Came::True,
@@ -378,13 +383,13 @@ impl ClusterPlanner {
                 if self.shares.age() < 2 && came == Came::Worse { Came::Short } else { came };
             if settled || came != Came::True {
                 self.trust.note(*at, came, epoch);
-                over.push((*at, came));
+                over.push((*at, now_of(*at), came));
             }
         }
-        for (at, came) in over {
-            let Some(pending) = self.pending.remove(&at) else { continue };
+        for (at, now, came) in over {
+            let moves = self.remedies.judged(at, now, came, self.trust.vain(&at));
             if came == Came::Worse {
-                for Taken { step, .. } in pending.taken {
+                for step in moves {
                     let back = Move { from: step.to, to: step.from, ..step };
                     if self.homes.get(&back.cachelet) == Some(&back.from.server) {
                         board.order(planned(&board.snapshot, &back, Why::Undone));

@@ -11,6 +11,7 @@ mod cases;
 mod evening;
 mod gate;
 mod pace;
+mod remedies;
 mod shares;
 mod steps;
 mod trust;
@@ -31,8 +32,8 @@ pub use balls::{
     Demand, Prediction, Threshold, choose_threshold, copies, copies_threshold, predict,
 };
 pub use cluster::ClusterPlanner;
+pub use mbal_model::Came;
 pub use pour::{Lighten, pour};
 pub use proposal::{Nonsense, Proposal, Question, propose};
 pub use rest::{Loans, Rest};
 pub use thresholds::Thresholds;
-pub use trust::Came;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use mbal_model::Came;
 use mbal_model::planted::{Fault, is_planted};
 
 /// Of what was expected: who has brought less is tried less often.
@@ -11,16 +12,6 @@ const WORSE: f64 = 0.1;
 /// Epochs until the next try; each failure in a row doubles them, so many times at most.
 const PAUSE_EPOCHS: u64 = 5;
 const DOUBLED_MAX: u32 = 4;
-
-/// What came of a remedy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Came {
-    True,
-    /// Its like is tried less often.
-    Short,
-    /// It is undone, and its like is tried less often.
-    Worse,
-}
 
 /// By the quotients of the worker that it was to help, and of the worst one: before, as they were to be, as they are.
 pub(crate) fn came(seen: f64, expected: f64, now: f64, worst: f64, worst_now: f64) -> Came {
@@ -55,6 +46,18 @@ impl<K: Ord> Trust<K> {
         }
         let times = self.0.get(&like).map_or(0, |pause| pause.times + 1).min(DOUBLED_MAX);
         self.0.insert(like, Pause { times, until: epoch + (PAUSE_EPOCHS << times) });
+    }
+
+    /// How often in a row it has not come true.
+    pub fn vain(&self, like: &K) -> u32 {
+        self.0.get(like).map_or(0, |pause| pause.times + 1)
+    }
+
+    /// It has not come true so often, as is known from before; nobody knows since when.
+    pub fn restore(&mut self, like: K, vain: u32, epoch: u64) {
+        if let Some(times) = vain.checked_sub(1).map(|times| times.min(DOUBLED_MAX)) {
+            self.0.insert(like, Pause { times, until: epoch + (PAUSE_EPOCHS << times) });
+        }
     }
 
     /// It is not tried in this epoch.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_model::{
-    CacheletLoad, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
-    Service, Standing, Why, WorkerId, WorkerLoad,
+    CacheletLoad, Came, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, Remedy, ServerId,
+    ServerOutlook, Service, Standing, Why, WorkerId, WorkerLoad,
 };
 
 fn at(server: u16, worker: u16) -> Owner {
@@ -21,6 +21,10 @@ struct Cluster {
     under_way: Vec<Move>,
     planner: ClusterPlanner,
     epoch: u64,
+    /// A coordinator has just begun.
+    awaits: bool,
+    /// What it saves.
+    remedies: Vec<Remedy>,
 }
 
 impl Cluster {
@@ -59,7 +63,15 @@ impl Cluster {
             under_way: Vec::new(),
             planner: ClusterPlanner::new(Thresholds::default()),
             epoch: 0,
+            awaits: false,
+            remedies: Vec::new(),
         }
+    }
+
+    /// Another coordinator, with what this one has saved.
+    fn another_coordinator(&mut self) {
+        self.planner = ClusterPlanner::new(Thresholds::default());
+        self.epoch = 0;
     }
 
     fn epoch(&mut self) -> ClusterPlan {
@@ -68,8 +80,12 @@ impl Cluster {
             epoch: self.epoch,
             servers: self.servers.clone(),
             under_way: self.under_way.clone(),
+            awaits: self.awaits,
+            remedies: self.remedies.clone(),
         };
-        self.planner.plan(&outlook)
+        let plan = self.planner.plan(&outlook);
+        self.remedies.clone_from(&plan.remedies);
+        plan
     }
 
     /// Nothing that is planned is begun.
@@ -264,6 +280,43 @@ fn what_copies_are_to_take_is_not_taken_by_moves() {
     assert_eq!(cluster.epochs(8).asking, [ServerId(0)]);
 }
 
+fn a_new_coordinator_goes_on_with_what_was_saved() {
+    let mut cluster = Cluster::new(&[&[&[0.04; 32]], &[&[0.0; 8], &[0.0; 8], &[0.0; 8]]]);
+    let is_vain = |one: &Remedy| one.vain > 0 && matches!(one.came, Some((_, Came::Short)));
+    while !cluster.remedies.iter().any(is_vain) {
+        assert!(cluster.epoch < 30, "{:?}", cluster.remedies);
+        cluster.turn();
+        cluster.worker(at(0, 0)).fixed = 0.04 * (32.0 - cluster.of(0) as f64);
+    }
+    cluster.under_way.clear();
+    cluster.another_coordinator();
+    for _ in 0..5 {
+        assert_eq!(steps(&cluster.turn()), [], "it has been in vain");
+    }
+    // What was under way is judged by who comes after.
+    let mut cluster = Cluster::new(&[&[&[0.2; 5]], &[&[0.05]], &[&[0.05]]]);
+    cluster.turn();
+    let moves = cluster.turn().moves;
+    let planned = cluster.remedies[0].clone();
+    assert_eq!((planned.at, planned.came, planned.moves.len()), (at(0, 0), None, moves.len()));
+    assert!(planned.expected + 0.3 < planned.seen, "{planned:?}");
+    cluster.another_coordinator();
+    for _ in 0..4 {
+        assert_eq!(steps(&cluster.turn()), []);
+    }
+    let judged = &cluster.remedies[0];
+    assert!(matches!(judged.came, Some((now, Came::True)) if now < planned.seen), "{judged:?}");
+    assert_eq!((judged.seen, &judged.moves), (planned.seen, &planned.moves));
+}
+
+fn a_new_coordinator_awaits_what_servers_say() {
+    let mut cluster = Cluster::new(&[&[&[0.2; 5]], &[&[0.05]], &[&[0.05]]]);
+    cluster.awaits = true;
+    assert_eq!(steps(&cluster.epochs(6)), []);
+    cluster.awaits = false;
+    assert!(!cluster.epoch().moves.is_empty());
+}
+
 macro_rules! rules {
     ($($rule:ident: $fault:ident,)*) => {
         mod holds {
@@ -302,6 +355,8 @@ rules! {
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
     who_gives_in_vain_is_helped_less_often: VainGoesOn,
     what_copies_are_to_take_is_not_taken_by_moves: NothingIsPending,
+    a_new_coordinator_goes_on_with_what_was_saved: LedgerIsForgotten,
+    a_new_coordinator_awaits_what_servers_say: NobodyIsAwaited,
 }
 
 #[test]

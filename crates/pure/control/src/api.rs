@@ -191,6 +191,40 @@ pub struct Heartbeat {
     /// Other servers to which it has not all the links that it wants.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
+    /// What its own balancer has done last for its workers, the oldest first, at most [`REMEDIES_LISTED`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remedies: Vec<RemedyReport>,
+}
+
+/// Of a heartbeat.
+pub const REMEDIES_LISTED: usize = 4;
+
+/// What was done for a worker that had more than its part: of the work, by its part of the capacity.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RemedyReport {
+    /// Counts those of one server; 0 is the coordinator's.
+    pub number: u64,
+    pub server: u16,
+    pub worker: u16,
+    pub seen: f64,
+    pub expected: f64,
+    /// Cachelets and connections that go.
+    pub steps: u32,
+    /// To other workers of its server.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_inside: bool,
+    /// What the worker had when it was judged; nothing while it is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub came: Option<(f64, Judged)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Judged {
+    True,
+    Short,
+    Worse,
 }
 
 /// Of a heartbeat: another server, and why there is no link to it.
@@ -563,6 +597,9 @@ pub struct BalanceStatus {
     /// Over all workers that were heard of.
     pub load_mean: f64,
     pub load_max: f64,
+    /// What was done for overloaded workers, by their servers and by the coordinator, and what came of it; what is pending first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remedies: Vec<RemedyReport>,
 }
 
 /// How hot keys are copied, and how many there are.

@@ -16,6 +16,7 @@ use crate::api::{BalanceMode, BalanceStatus, MoveCall};
 use crate::draining::Drains;
 use crate::ledger::Ledger;
 use crate::moves;
+use crate::remedies;
 use crate::scaling::Resizing;
 
 /// What came of plans since this process began.
@@ -55,6 +56,9 @@ pub(crate) fn set_mode(ledger: &mut Ledger, mode: BalanceMode) {
     if ledger.state().balance != mode {
         ledger.change().balance = mode;
         ledger.say(format!("balance between servers is {}", in_words(mode)));
+        if mode == BalanceMode::Off {
+            remedies::withdraw(ledger);
+        }
     }
 }
 
@@ -82,6 +86,7 @@ impl Balanced {
     /// Begins what may be begun: everything if balance is on, else only what empties servers.
     pub(crate) fn planned(&mut self, ledger: &mut Ledger, scaling: &Resizing, plan: ClusterPlan) {
         self.tell_changes(ledger, &plan);
+        remedies::keep(ledger, &plan);
         let mut only_said = Vec::new();
         for planned in &plan.moves {
             let (from, to) = (planned.step.from.server, planned.step.to.server);
@@ -193,10 +198,11 @@ impl Balanced {
         }
     }
 
-    pub(crate) fn status(&self, mode: BalanceMode) -> BalanceStatus {
+    pub(crate) fn status(&self, ledger: &Ledger) -> BalanceStatus {
         let plan = &self.plan;
         BalanceStatus {
-            mode,
+            mode: ledger.state().balance,
+            remedies: remedies::status(ledger),
             asking: plan.asking.iter().map(|server| server.0).collect(),
             servers_wanted: plan.servers_wanted,
             too_heavy: plan.too_heavy.iter().map(Prefix::to_string).collect(),

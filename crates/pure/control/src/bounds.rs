@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use crate::api::{
     AgesReport, AutoscaleConfig, CurveReport, Heartbeat, LinkReport, MoveReport, Registration,
-    ScaleCall, WorkerReport,
+    RemedyReport, ScaleCall, WorkerReport,
 };
 use crate::ask::Ask;
 use crate::refusal::Refusal;
@@ -21,6 +21,7 @@ const WORKERS_MAX: usize = 1 << 15;
 /// Of one worker; an older server lists all of its cachelets.
 const CACHELETS_MAX: usize = 1 << 15;
 const MOVES_MAX: usize = 1 << 16;
+const REMEDIES_MAX: usize = 256;
 const LINKS_MAX: usize = 1 << 16;
 const COORDINATORS_MAX: usize = 64;
 const POINTS_MAX: usize = 1 << 12;
@@ -62,6 +63,8 @@ fn heartbeat(one: &Heartbeat) -> Result<(), String> {
     one.moves.iter().try_for_each(moved)?;
     list("links", one.links.len(), LINKS_MAX)?;
     one.links.iter().try_for_each(|link: &LinkReport| text("why", &link.why, TEXT_BYTES_MAX))?;
+    list("remedies", one.remedies.len(), REMEDIES_MAX)?;
+    one.remedies.iter().try_for_each(remedy)?;
     count("memory_bytes", one.memory_bytes)?;
     count("room_bytes", one.room_bytes.unwrap_or_default())?;
     within("requests", one.requests, &RATES)?;
@@ -83,6 +86,11 @@ fn worker(one: &WorkerReport) -> Result<(), String> {
         count("a worker", number)?;
     }
     Ok(())
+}
+
+fn remedy(one: &RemedyReport) -> Result<(), String> {
+    let now = one.came.map_or(0.0, |(now, _)| now);
+    [one.seen, one.expected, now].into_iter().try_for_each(|part| within("remedies", part, &LOADS))
 }
 
 fn moved(one: &MoveReport) -> Result<(), String> {

@@ -40,6 +40,7 @@ mod draining;
 mod hot;
 mod moves;
 mod outlook;
+mod remedies;
 
 mod autoscaling;
 mod choosing;

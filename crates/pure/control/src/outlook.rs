@@ -66,7 +66,15 @@ pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlo
         epoch,
         servers: servers.into_values().collect(),
         under_way: ledger.state().moves.values().map(step).collect(),
+        awaits: ledger.awaits() && !is_whole(ledger),
+        remedies: ledger.state().remedies.clone(),
     }
+}
+
+/// All servers have said how they are, and what they do about it, since this process began.
+fn is_whole(ledger: &Ledger) -> bool {
+    let mut alive = ledger.state().alive().map(|(id, _)| id);
+    alive.all(|id| ledger.heard(id).is_some_and(|heard| !heard.last.workers.is_empty()))
 }
 
 fn server_outlook(ledger: &Ledger, balanced: &Balanced, id: ServerId) -> ServerOutlook {

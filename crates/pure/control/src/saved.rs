@@ -4,10 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use mbal_model::{Address, Cluster, MoveId, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{
+    Address, Cluster, Move as Step, MoveId, Owner, Prefix, Relief, Remedy, ServerId, WorkerId,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{AutoscaleConfig, BalanceMode, HotMode, Incarnation, MoveDecision, Scaling};
+use crate::api::{
+    AutoscaleConfig, BalanceMode, HotMode, Incarnation, Judged, MoveDecision, Scaling,
+};
 use crate::state::{Member, Move, State, addresses};
 
 /// Of the saved form. A reader refuses any other.
@@ -35,6 +39,8 @@ struct Saved {
     moves_ever: u32,
     #[serde(default)]
     balance: BalanceMode,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    remedies: Vec<SavedRemedy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hot_keys: Option<HotMode>,
     #[serde(default)]
@@ -106,6 +112,7 @@ impl State {
             moves: self.moves.iter().map(|(id, one)| (id.0, SavedMove::from(one))).collect(),
             moves_ever: self.moves_ever,
             balance: self.balance,
+            remedies: self.remedies.iter().map(SavedRemedy::from).collect(),
             hot_keys: self.hot_keys,
             draining: self.draining.iter().map(|id| id.0).collect(),
             flush_number: self.flush_number,
@@ -149,6 +156,9 @@ impl State {
                 Move::try_from(saved).map_err(|why| Unreadable(format!("move {number}: {why}")));
             Ok((MoveId(number), back?))
         });
+        let remedies = saved.remedies.into_iter().map(|saved| {
+            Remedy::try_from(saved).map_err(|why| Unreadable(format!("a remedy: {why}")))
+        });
         let draining: BTreeSet<ServerId> = saved.draining.into_iter().map(ServerId).collect();
         let retiring = saved.retiring.into_iter().map(ServerId);
         Ok(State {
@@ -158,6 +168,7 @@ impl State {
             moves: moves.collect::<Result<_, Unreadable>>()?,
             moves_ever: saved.moves_ever,
             balance: saved.balance,
+            remedies: remedies.collect::<Result<_, Unreadable>>()?,
             hot_keys: saved.hot_keys,
             retiring: retiring.filter(|id| draining.contains(id)).collect(),
             draining,
@@ -179,9 +190,77 @@ struct SavedMove {
     word: MoveDecision,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedRemedy {
+    at: (u16, u16),
+    seen: f64,
+    expected: f64,
+    load: f64,
+    fixed: f64,
+    moves: Vec<SavedRelief>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    came: Option<(f64, Judged)>,
+    #[serde(default, skip_serializing_if = "none_yet")]
+    vain: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedRelief {
+    prefix: String,
+    from: (u16, u16),
+    to: (u16, u16),
+    relief: f64,
+    taker_had: f64,
+}
+
+fn pair(owner: Owner) -> (u16, u16) {
+    (owner.server.0, owner.worker.0)
+}
+
+fn owner((server, worker): (u16, u16)) -> Owner {
+    Owner { server: ServerId(server), worker: WorkerId(worker) }
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    Prefix::parse(text.as_bytes()).ok_or_else(|| format!("{text} is no cachelet"))
+}
+
+impl From<&Remedy> for SavedRemedy {
+    fn from(one: &Remedy) -> SavedRemedy {
+        let saved = |one: &Relief| SavedRelief {
+            prefix: one.step.cachelet.to_string(),
+            from: pair(one.step.from),
+            to: pair(one.step.to),
+            relief: one.relief,
+            taker_had: one.taker_had,
+        };
+        let Remedy { seen, expected, load, fixed, vain, .. } = *one;
+        let came = one.came.map(|(now, came)| (now, came.into()));
+        let moves = one.moves.iter().map(saved).collect();
+        SavedRemedy { at: pair(one.at), seen, expected, load, fixed, moves, came, vain }
+    }
+}
+
+impl TryFrom<SavedRemedy> for Remedy {
+    type Error = String;
+
+    fn try_from(saved: SavedRemedy) -> Result<Remedy, String> {
+        let moves = saved.moves.iter().map(|one| {
+            let (from, to) = (owner(one.from), owner(one.to));
+            let step = Step { cachelet: prefix(&one.prefix)?, from, to };
+            Ok(Relief { step, relief: one.relief, taker_had: one.taker_had })
+        });
+        let moves = moves.collect::<Result<_, String>>()?;
+        let SavedRemedy { seen, expected, load, fixed, vain, .. } = saved;
+        let came = saved.came.map(|(now, judged)| (now, judged.into()));
+        Ok(Remedy { at: owner(saved.at), seen, expected, load, fixed, moves, came, vain })
+    }
+}
+
 impl From<&Move> for SavedMove {
     fn from(one: &Move) -> SavedMove {
-        let pair = |owner: Owner| (owner.server.0, owner.worker.0);
         SavedMove {
             prefix: one.prefix.to_string(),
             from: pair(one.from),
@@ -196,11 +275,8 @@ impl TryFrom<SavedMove> for Move {
     type Error = String;
 
     fn try_from(saved: SavedMove) -> Result<Move, String> {
-        let owner = |(server, worker)| Owner { server: ServerId(server), worker: WorkerId(worker) };
-        let prefix = Prefix::parse(saved.prefix.as_bytes());
-        let prefix = prefix.ok_or_else(|| format!("{} is no cachelet", saved.prefix))?;
         Ok(Move {
-            prefix,
+            prefix: prefix(&saved.prefix)?,
             from: owner(saved.from),
             to: owner(saved.to),
             to_incarnation: saved.to_incarnation,

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mbal_model::{Address, Addresses, Cluster, ClusterMap, MoveId, Owner, Prefix, ServerId};
+use mbal_model::{
+    Address, Addresses, Cluster, ClusterMap, MoveId, Owner, Prefix, Remedy, ServerId,
+};
 
 use crate::api::{AutoscaleConfig, BalanceMode, HotMode, Incarnation, MoveDecision, Scaling};
 use crate::refusal::Refusal;
@@ -21,6 +23,8 @@ pub struct State {
     /// The last move's; numbers are not used twice.
     pub moves_ever: u32,
     pub balance: BalanceMode,
+    /// The planner's ledger: what is pending, and what came of the last remedies.
+    pub remedies: Vec<Remedy>,
     /// How hot keys are copied, if an operator has said so since; else it is as the coordinator was started.
     pub hot_keys: Option<HotMode>,
     /// Servers that an operator wants empty.

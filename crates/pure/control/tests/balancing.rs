@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_control::api::{
-    BalanceMode, Heartbeat, Incarnation, MoveDecision, MoveReport, Progress, Registration, Status,
-    WorkerReport, cachelets_listed,
+    BalanceMode, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, Progress,
+    Registration, RemedyReport, Status, WorkerReport, cachelets_listed,
 };
 use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
-use mbal_model::{Instant, Owner, Prefix, ServerId, Standing, moves_max};
+use mbal_model::{Came, Instant, Owner, Prefix, ServerId, Standing, WorkerId, moves_max};
 use mbal_random::Random;
 
 const EPOCH_US: u64 = 1_000_000;
@@ -408,6 +408,108 @@ fn off_and_dry_run_move_nothing_but_what_operators_order() {
         world.epochs(1);
         assert_eq!(world.moves().len(), MOVES_MAX);
     }
+}
+
+/// Server 1 is hot, and what is planned for it has begun.
+fn helped() -> World {
+    let mut world = World::new(3, 5);
+    world.heat(|owner| if owner.server.0 == 1 { 0.95 } else { 0.2 });
+    while world.coordinator.state().remedies.is_empty() {
+        assert!(world.epoch < 10, "{:#?}", world.said);
+        world.epochs(1);
+    }
+    world
+}
+
+#[test]
+fn what_is_planned_is_told_and_saved_and_so_is_what_came_of_it() {
+    let mut world = helped();
+    let planned = world.coordinator.state().remedies[0].clone();
+    assert!(planned.came.is_none() && planned.at.server == ServerId(1), "{planned:?}");
+    assert!(planned.expected < planned.seen, "{planned:?}");
+    let status = |world: &mut World| match world.ask(Ask::Status) {
+        Ok(Answer::Status(status)) => status.balance.remedies,
+        other => panic!("{other:?}"),
+    };
+    let of_worker = |one: &RemedyReport| one.worker == planned.at.worker.0;
+    let told = status(&mut world).into_iter().find(of_worker).expect("it is told");
+    assert_eq!((told.seen, told.came), (planned.seen, None));
+    let begin = format!("worker 1/{} had {:.2} of its part, ", told.worker, told.seen);
+    let is_told = |world: &World, end: &str| {
+        world.said.iter().any(|said| said.starts_with(&begin) && said.contains(end))
+    };
+    assert!(is_told(&world, &planned.moves[0].step.cachelet.to_string()), "{:#?}", world.said);
+    world.epochs(10);
+    assert!(is_told(&world, " came: it came true: "), "{:#?}", world.said);
+    assert!(status(&mut world).iter().any(|one| one.seen == told.seen && one.came.is_some()));
+}
+
+#[test]
+fn a_new_coordinator_awaits_servers_and_has_what_was_saved() {
+    let mut world = helped();
+    let state = world.coordinator.state().clone();
+    let remedies = state.remedies.clone();
+    world.coordinator = Coordinator::resume(settings(0), state).expect("it is the same cluster");
+    world.epoch = 1;
+    let outlook = |world: &mut World| match world.ask(Ask::Outlook(1)) {
+        Ok(Answer::Outlook(outlook)) => (outlook.awaits, outlook.remedies),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(outlook(&mut world), (true, remedies.clone()));
+    world.heartbeat(1);
+    world.heartbeat(2);
+    assert_eq!(outlook(&mut world), (true, remedies.clone()));
+    world.heartbeat(3);
+    assert_eq!(outlook(&mut world), (false, remedies));
+}
+
+#[test]
+fn nobody_is_awaited_for_ever() {
+    let mut world = helped();
+    let state = world.coordinator.state().clone();
+    world.coordinator = Coordinator::resume(settings(0), state).expect("it is the same cluster");
+    world.epoch = 30;
+    let Ok(Answer::Outlook(outlook)) = world.ask(Ask::Outlook(30)) else { panic!("none") };
+    assert!(!outlook.awaits);
+}
+
+#[test]
+fn off_cancels_what_remedies_have_under_way_and_leaves_what_operators_move() {
+    let mut world = helped();
+    let cachelet = world.of(2)[0];
+    let call = MoveCall { prefix: cachelet.to_string(), server: 3, worker: None };
+    let Ok(Answer::Move(own)) = world.ask(Ask::Move(call)) else { panic!("it may move") };
+    drop(world.ask(Ask::Balance(BalanceMode::Off)));
+    let words = world.coordinator.state().moves.iter();
+    let words: Vec<(bool, MoveDecision)> =
+        words.map(|(number, one)| (number.0 == own, one.word)).collect();
+    assert!(words.len() > 1 && words.contains(&(true, MoveDecision::Go)), "{words:?}");
+    assert!(!words.contains(&(false, MoveDecision::Go)), "{words:?}");
+    assert!(world.coordinator.state().remedies.is_empty());
+    world.epochs(6);
+    assert!(world.coordinator.state().remedies.is_empty(), "what is only thought is not told");
+}
+
+#[test]
+fn what_servers_do_themselves_is_told_once_and_what_came_of_it() {
+    let mut world = World::new(3, 5);
+    let mut beat = |remedies: &[RemedyReport]| {
+        let remedies = remedies.to_vec();
+        let heartbeat = Heartbeat { incarnation: Incarnation(2), remedies, ..Heartbeat::default() };
+        world.said.clear();
+        world.ask(Ask::Heartbeat(ServerId(2), heartbeat)).expect("it is a member");
+        world.said.clone()
+    };
+    let at = Owner { server: ServerId(2), worker: WorkerId(1) };
+    let report = |number, came| RemedyReport::of_server(number, at, (3.2, 1.1), 3, came);
+    let begun =
+        "server 2: worker 2/1 had 3.20 of its part, 3 steps inside the server to leave it 1.10";
+    assert_eq!(beat(&[report(7, None)]), [begun]);
+    assert_eq!(beat(&[report(7, None)]), [""; 0]);
+    let came = Some((1.25, Came::Short));
+    let judged = "server 2: worker 2/1 had 3.20 of its part, 3 steps inside the server were to leave it 1.10, 1.25 came: less than expected, so it is tried less often";
+    assert_eq!(beat(&[report(7, came), report(9, None)]), [judged, begun]);
+    assert_eq!(beat(&[report(9, None)]), [""; 0]);
 }
 
 #[test]

@@ -11,8 +11,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_balance::{Balancer, Decision, Duty, Mode, News, Proposal, Question, Thresholds};
-use mbal_control::api::{BalanceMode, WorkerReport, cachelets_listed};
+use mbal_balance::{
+    Balancer, Cause, Decision, Duty, Mode, News, Proposal, Question, Thresholds, Verdict,
+};
+use mbal_control::api::{
+    BalanceMode, REMEDIES_LISTED, RemedyReport, WorkerReport, cachelets_listed,
+};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, Prefix, WorkerId, WorkerLoad};
 use mbal_worker::{OrderId, Report, Shared, Sums, Tallies, order_event};
@@ -25,6 +29,8 @@ pub struct Loads {
     pub helpless: bool,
     /// Keys read and written a second.
     pub requests: f64,
+    /// What the balancer has done last, and what came of it.
+    pub remedies: Vec<RemedyReport>,
 }
 
 pub enum Event {
@@ -220,5 +226,24 @@ fn loads(balancer: &Balancer, before: &Counted, counted: &Counted) -> Loads {
         memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
         helpless: balancer.is_helpless(),
         requests: keys as f64 / (counted.at - before.at).as_secs_f64().max(1e-9),
+        remedies: remedies(balancer),
     }
+}
+
+/// For the coordinator's ledger.
+fn remedies(balancer: &Balancer) -> Vec<RemedyReport> {
+    let is_remedy = |one: &&Decision| (one.cause, one.verdict) == (Cause::Uneven, Verdict::Ordered);
+    let workers = &balancer.reading().snapshot.workers;
+    let report = |one: &Decision| {
+        let at = one.helped();
+        let came = one.came.as_ref().map(|(now, came)| (now[at], *came));
+        let parts = (one.loads[at], one.expected[at]);
+        RemedyReport::of_server(one.number, workers[at].at, parts, one.orders.len(), came)
+    };
+    let last = balancer.decisions().rev().filter(is_remedy).take(REMEDIES_LISTED);
+    let fits =
+        |one: &&Decision| one.loads.len() == workers.len() && one.expected.len() == workers.len();
+    let mut reports: Vec<RemedyReport> = last.filter(fits).map(report).collect();
+    reports.reverse();
+    reports
 }

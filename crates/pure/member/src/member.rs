@@ -330,12 +330,13 @@ impl Member {
             life.curve_at = time.lease + CURVE_EVERY;
             curve = shared.curve(time.worker.second).map(curve_report);
         }
-        let Loads { workers, memory_bytes, helpless, requests } = loads;
+        let Loads { workers, memory_bytes, helpless, requests, remedies } = loads;
         Heartbeat {
             workers,
             memory_bytes,
             helpless,
             requests,
+            remedies,
             incarnation: *incarnation,
             map_version: life.map_version,
             starting: !outside.is_open,

@@ -16,6 +16,7 @@ mod order;
 mod outlook;
 pub mod planted;
 mod prefix;
+mod remedy;
 mod replica_version;
 mod route;
 mod snapshot;
@@ -34,6 +35,7 @@ pub use outlook::{
     ClusterPlan, MOVES_MAX, Outlook, PlannedMove, ServerOutlook, Standing, Why, moves_max,
 };
 pub use prefix::Prefix;
+pub use remedy::{Came, Relief, Remedy};
 pub use replica_version::ReplicaVersion;
 pub use route::{Elsewhere, MoveId, MoveLink, Route};
 pub use snapshot::{CacheletLoad, Move, Service, Snapshot, WorkerLoad};

@@ -1,6 +1,6 @@
 //! What the planner of a whole cluster reads, and what it returns: phase 3, and servers that are to be emptied.
 
-use crate::{Move, Prefix, ServerId, WorkerLoad};
+use crate::{Move, Prefix, Remedy, ServerId, WorkerLoad};
 
 /// Moves that a server takes part in at a time: so many as source, and so many as destination.
 pub const MOVES_MAX: usize = 16;
@@ -57,6 +57,10 @@ pub struct Outlook {
     pub servers: Vec<ServerOutlook>,
     /// Moves under way. Their cachelets are still the source's in `servers`.
     pub under_way: Vec<Move>,
+    /// The coordinator has just begun, and servers have not said yet how they are and what they do about it.
+    pub awaits: bool,
+    /// What the last plan has told of remedies, maybe that of a coordinator before this one.
+    pub remedies: Vec<Remedy>,
 }
 
 /// Why a cachelet is to change servers.
@@ -107,6 +111,8 @@ pub struct ClusterPlan {
     pub by_connections: Vec<ServerId>,
     /// Servers that have given in vain: what has left them is their load still. They are helped less often.
     pub in_vain: Vec<ServerId>,
+    /// Remedies that are pending, and what came of the last ones: for [`Outlook::remedies`].
+    pub remedies: Vec<Remedy>,
     /// Over the workers of all servers that were heard of.
     pub load_mean: f64,
     pub load_max: f64,

@@ -100,6 +100,10 @@ pub enum Fault {
     OverMemory,
     /// Moves take what copies are going to take.
     NothingIsPending,
+    /// A planner that begins anew knows nothing of what was under way and in vain.
+    LedgerIsForgotten,
+    /// Moves are planned while servers have not said yet what they do.
+    NobodyIsAwaited,
     /// Nobody is told that all are hot.
     AllHotIsKept,
     /// A server gives on and on, though what it has given stays its load.

@@ -241,7 +241,12 @@ impl World {
             to: self.at(*to),
         };
         let under_way = self.under_way.iter().map(step).collect();
-        let outlook = Outlook { epoch: self.epoch, servers: servers.collect(), under_way };
+        let outlook = Outlook {
+            epoch: self.epoch,
+            servers: servers.collect(),
+            under_way,
+            ..Outlook::default()
+        };
         for planned in self.planner.plan(&outlook).moves {
             let takes = 1 + self.noise.below(2);
             let to = self.place(planned.step.to);

@@ -9,6 +9,7 @@ use crate::members;
 use crate::moves::{self, Ended};
 use crate::placement::deal;
 use crate::refusal::Refusal;
+use crate::remedies;
 use crate::retiring::{keep_enough, retire_again};
 
 impl Coordinator {
@@ -89,6 +90,11 @@ impl Coordinator {
         if heartbeat.ending && !self.ledger.ends(server) {
             self.ledger.press();
         }
+        for remedy in &mut heartbeat.remedies {
+            (remedy.server, remedy.is_inside) = (server.0, true);
+        }
+        let last = self.ledger.heard(server).map(|heard| heard.last.remedies.clone());
+        remedies::heard(&mut self.ledger, server, &last.unwrap_or_default(), &heartbeat.remedies);
         let Heartbeat { map_version, takes_changes, ending, .. } = heartbeat;
         self.ledger.record(server, heartbeat);
         self.links.tell_changes(&mut self.ledger, server);

@@ -20,7 +20,7 @@ impl Coordinator {
             waits_for: self.ledger.missing(),
             servers: self.servers_status(),
             moves: moves::status(&self.ledger),
-            balance: self.balanced.status(state.balance),
+            balance: self.balanced.status(&self.ledger),
             hot: Some(self.hot.status(&self.ledger)),
             broken_links: broken_links(&self.ledger),
         }

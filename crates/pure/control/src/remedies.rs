@@ -1,0 +1,164 @@
+//! The ledger of balance: what is to help which worker, what was expected of it, what came. The planner's part is in the state, and with that
+//! a coordinator's that comes after; servers tell theirs with each heartbeat.
+
+use mbal_model::{Came, ClusterPlan, MoveId, Owner, Remedy, ServerId};
+
+use crate::api::{BalanceMode, Judged, MoveDecision, RemedyReport};
+use crate::ledger::Ledger;
+use crate::moves;
+
+/// Cachelets that an event names.
+const NAMED_MAX: usize = 8;
+/// In an epoch, and in an answer.
+const REMEDIES_TOLD_MAX: usize = 32;
+
+/// Keeps what a plan says of remedies, and tells what is new. Without balance nothing of it is begun.
+pub(crate) fn keep(ledger: &mut Ledger, plan: &ClusterPlan) {
+    let before = &ledger.state().remedies;
+    if ledger.state().balance != BalanceMode::On || *before == plan.remedies {
+        return;
+    }
+    let begins = |one: &&Remedy| {
+        let is_known = |known: &Remedy| known.at == one.at && known.came.is_none();
+        one.came.is_none() && !before.iter().any(is_known)
+    };
+    let ends = |one: &&Remedy| one.came.is_some() && !is_among(one, before);
+    let new = plan.remedies.iter();
+    let mut said: Vec<String> = new.clone().filter(ends).map(in_words).collect();
+    said.extend(new.filter(begins).map(in_words));
+    said.truncate(REMEDIES_TOLD_MAX);
+    said.into_iter().for_each(|what| ledger.say(what));
+    ledger.change().remedies.clone_from(&plan.remedies);
+}
+
+/// Whether that was known already; that nothing is in vain any more is no news.
+fn is_among(one: &Remedy, before: &[Remedy]) -> bool {
+    before.iter().any(|known| *one == Remedy { vain: one.vain, ..known.clone() })
+}
+
+/// Balance is off: what remedies have under way stays where it is, and none is pending.
+pub(crate) fn withdraw(ledger: &mut Ledger) {
+    let pending = ledger.state().remedies.iter().filter(|one| one.came.is_none());
+    let steps = pending.flat_map(|one| &one.moves).map(|one| one.step);
+    let cachelets: Vec<_> = steps.map(|step| (step.cachelet, step.to.server)).collect();
+    let moves = ledger.state().moves.iter();
+    let ordered = moves.filter(|(_, one)| {
+        one.word == MoveDecision::Go && cachelets.contains(&(one.prefix, one.to.server))
+    });
+    let ordered: Vec<MoveId> = ordered.map(|(number, _)| *number).collect();
+    for number in ordered {
+        moves::cancel(ledger, number.0).expect("it is under way");
+    }
+    if !cachelets.is_empty() {
+        ledger.change().remedies.retain(|one| one.came.is_some());
+    }
+}
+
+/// Tells what a server does by itself, and what came of it. `before`: what it has said last; nothing of a process that is new here.
+pub(crate) fn heard(
+    ledger: &mut Ledger,
+    server: ServerId,
+    before: &[RemedyReport],
+    now: &[RemedyReport],
+) {
+    let newest = before.iter().map(|one| one.number).max();
+    for one in now.iter().take(REMEDIES_TOLD_MAX) {
+        let known = before.iter().find(|known| known.number == one.number);
+        let is_new = known.is_none() && newest.is_none_or(|newest| newest < one.number);
+        let is_judged = known.is_some_and(|known| known.came.is_none()) && one.came.is_some();
+        if is_new || is_judged {
+            ledger.say(format!("server {}: {}", server.0, one.told()));
+        }
+    }
+}
+
+/// The coordinator's and the servers', those that are pending first.
+pub(crate) fn status(ledger: &Ledger) -> Vec<RemedyReport> {
+    let own = ledger.state().remedies.iter().rev().map(report);
+    let servers = ledger.recent().flat_map(|(_, heard)| heard.last.remedies.iter().rev());
+    let mut all: Vec<RemedyReport> = own.chain(servers.cloned()).collect();
+    all.sort_by_key(|one| one.came.is_some());
+    all.truncate(REMEDIES_TOLD_MAX);
+    all
+}
+
+fn report(one: &Remedy) -> RemedyReport {
+    RemedyReport {
+        number: 0,
+        server: one.at.server.0,
+        worker: one.at.worker.0,
+        seen: one.seen,
+        expected: one.expected,
+        steps: one.moves.len() as u32,
+        is_inside: false,
+        came: one.came.map(|(now, came)| (now, came.into())),
+    }
+}
+
+fn in_words(one: &Remedy) -> String {
+    let named = one.moves.iter().take(NAMED_MAX).map(|one| one.step.cachelet.to_string());
+    let mut named: Vec<String> = named.collect();
+    let more = one.moves.len().saturating_sub(NAMED_MAX);
+    if more > 0 {
+        named.push(format!("{more} more"));
+    }
+    format!("{}: {}", report(one).told(), named.join(", "))
+}
+
+impl RemedyReport {
+    /// Of a server, by number.
+    pub fn of_server(
+        number: u64,
+        at: Owner,
+        (seen, expected): (f64, f64),
+        steps: usize,
+        came: Option<(f64, Came)>,
+    ) -> RemedyReport {
+        let (server, worker, steps) = (at.server.0, at.worker.0, steps as u32);
+        let came = came.map(|(now, came)| (now, came.into()));
+        RemedyReport { number, server, worker, seen, expected, steps, is_inside: true, came }
+    }
+
+    /// What was seen, what is done, what is expected, what came.
+    pub fn told(&self) -> String {
+        let RemedyReport { server, worker, seen, expected, steps, is_inside, came, .. } = self;
+        let what = match (is_inside, steps) {
+            (true, 1) => "1 step inside the server",
+            (true, steps) => &format!("{steps} steps inside the server"),
+            (false, 1) => "1 move",
+            (false, steps) => &format!("{steps} moves"),
+        };
+        let begin = format!("worker {server}/{worker} had {seen:.2} of its part, {what}");
+        match came {
+            None => format!("{begin} to leave it {expected:.2}"),
+            Some((now, judged)) => {
+                let judged = match judged {
+                    Judged::True => "it came true",
+                    Judged::Short => "less than expected, so it is tried less often",
+                    Judged::Worse => "worse, so it goes back",
+                };
+                format!("{begin} were to leave it {expected:.2}, {now:.2} came: {judged}")
+            }
+        }
+    }
+}
+
+impl From<Judged> for Came {
+    fn from(judged: Judged) -> Came {
+        match judged {
+            Judged::True => Came::True,
+            Judged::Short => Came::Short,
+            Judged::Worse => Came::Worse,
+        }
+    }
+}
+
+impl From<Came> for Judged {
+    fn from(came: Came) -> Judged {
+        match came {
+            Came::True => Judged::True,
+            Came::Short => Judged::Short,
+            Came::Worse => Judged::Worse,
+        }
+    }
+}
