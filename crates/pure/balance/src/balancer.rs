@@ -353,6 +353,10 @@ impl Balancer {
 
     /// What came of remedies whose time is over.
     fn judge(&mut self, duties: &mut Vec<Duty>) {
+        // What was taken back has shown nothing.
+        if self.mode == Mode::Off {
+            return;
+        }
         let now = self.quotients();
         let most = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
         let due = self.epoch.saturating_sub(JUDGED_EPOCHS);

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use mbal_model::Owner;
+use mbal_model::planted::{Fault, is_planted};
 
 /// Above its part: so much at once, or a little for longer.
 const OVER: f64 = 0.15;
@@ -62,6 +63,7 @@ impl Cases {
             case.over_long = if sign.is_over(OVER_LONG) { case.over_long + 1 } else { 0 };
             case.calm = if case.over_long == 0 { case.calm + 1 } else { 0 };
             let opens = case.over >= patience || case.over_long >= LONG * patience;
+            let opens = opens && !is_planted(Fault::CasesStayClosed);
             case.open = match case.open {
                 0 => u32::from(opens),
                 _ if case.calm >= patience => 0,

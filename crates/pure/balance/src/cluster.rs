@@ -168,7 +168,8 @@ impl ClusterPlanner {
                 is_short = true;
                 continue;
             }
-            if !self.remedies.pending.contains_key(&at) || parts.contains(&at) {
+            let is_pending = self.remedies.pending.contains_key(&at) && !parts.contains(&at);
+            if !is_pending || is_planted(Fault::LedgerIsIgnored) {
                 plans.push(self.plan_for(source, &mut field, &takers, &board));
             }
         }
@@ -238,6 +239,10 @@ impl ClusterPlanner {
         let is_its = |server: &ServerOutlook, at: Owner| {
             // The server acts first, and has as long until that has to show.
             let patience = if server.helpless { 1 } else { 2 * self.thresholds.patience };
+            let patience = match is_planted(Fault::ServersKeepTheirCases) {
+                true => u32::MAX,
+                false => patience,
+            };
             self.cases.is_pressing(at) && patience <= self.cases.open(at)
                 || is_planted(Fault::LevelsTheLastPercent)
         };
@@ -334,6 +339,9 @@ impl ClusterPlanner {
     fn judge(&mut self, outlook: &Outlook, demand: &Snapshot, board: &mut Board) {
         let epoch = outlook.epoch;
         self.trust.forget(epoch);
+        if is_planted(Fault::LedgerIsIgnored) {
+            return;
+        }
         let workers = outlook.servers.iter().flat_map(|server| &server.workers);
         let fixed_now: BTreeMap<Owner, f64> = workers.map(|one| (one.at, one.fixed)).collect();
         let mut over = Vec::new();
@@ -427,7 +435,7 @@ impl ClusterPlanner {
     }
 
     fn pin_what_rests(&self, snapshot: &mut Snapshot, epoch: u64) {
-        if is_planted(Fault::NothingRests) {
+        if is_planted(Fault::NothingRests) || is_planted(Fault::NothingIsDamped) {
             return;
         }
         let rest_epochs = self.thresholds.rest_epochs;
@@ -481,7 +489,8 @@ impl Board<'_> {
         for step in &outlook.under_way {
             *board.giving.entry(step.from.server).or_default() += 1;
             *board.taking.entry(step.to.server).or_default() += 1;
-            if !is_planted(Fault::ForgetsWhatIsUnderWay) {
+            let forgets = [Fault::ForgetsWhatIsUnderWay, Fault::LedgerIsIgnored];
+            if !forgets.into_iter().any(is_planted) {
                 board.arrive(step);
             }
         }
@@ -644,6 +653,7 @@ impl Rules for Moves {
     fn price(&self, held: &CacheletLoad, quotient: f64) -> f64 {
         // It takes so much of a worker's capacity: the more it is missed, the dearer.
         let seconds = MOVE_SECONDS + held.bytes as f64 / self.bytes_a_second;
+        let seconds = if is_planted(Fault::NothingIsDamped) { 0.0 } else { seconds };
         self.price * quotient.powi(4) * seconds
     }
 

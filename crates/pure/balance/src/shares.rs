@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Owner, Prefix, Snapshot, WorkerLoad};
 
 /// The newest epoch's part in a worker's capacity, and in a share. What a move takes is no work: a capacity falls late.
@@ -101,6 +102,11 @@ impl Shares {
             worker.fixed = self.fixed.get(&worker.at).copied().unwrap_or(0.0);
             for held in &mut worker.cachelets {
                 held.load = self.share(held.cachelet);
+            }
+            if is_planted(Fault::LoadsAreCapped) {
+                let most = (worker.service.capacity / worker.load().max(1e-9)).min(1.0);
+                worker.fixed *= most;
+                worker.cachelets.iter_mut().for_each(|held| held.load *= most);
             }
         }
         demand

@@ -256,6 +256,16 @@ fn off_takes_back_what_was_lent_and_nothing_else() {
     let mut homes = server.owners.clone();
     server.heat();
     server.epochs(20);
+    // At once: what has just been lent is taken back before it is judged.
+    let mut early = Server::new(Mode::On);
+    early.heat();
+    while early.balancer.loans().is_empty() {
+        early.epochs(1);
+    }
+    early.tell(News::Told(Mode::Off));
+    early.epochs(4);
+    assert_eq!(early.owners, homes);
+    assert!(early.balancer.decisions().all(|decision| decision.came.is_none()));
     server.tell(News::Asked { cachelet: Prefix::nth(20, 15), to: at(3) });
     homes[20] = 3;
     assert_ne!(server.owners, homes);

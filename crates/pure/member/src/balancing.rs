@@ -232,7 +232,11 @@ fn loads(balancer: &Balancer, before: &Counted, counted: &Counted) -> Loads {
 
 /// For the coordinator's ledger.
 fn remedies(balancer: &Balancer) -> Vec<RemedyReport> {
-    let is_remedy = |one: &&Decision| (one.cause, one.verdict) == (Cause::Uneven, Verdict::Ordered);
+    let is_off = balancer.mode() == Mode::Off;
+    let is_remedy = |one: &&Decision| {
+        (one.cause, one.verdict) == (Cause::Uneven, Verdict::Ordered)
+            && !(is_off && one.came.is_none())
+    };
     let workers = &balancer.reading().snapshot.workers;
     let report = |one: &Decision| {
         let at = one.helped();

@@ -104,6 +104,17 @@ pub enum Fault {
     LedgerIsForgotten,
     /// Moves are planned while servers have not said yet what they do.
     NobodyIsAwaited,
+    // What the judge of balancing as a whole must see (`mbal-lab closed`).
+    /// A saturated worker is taken for one that has just its part.
+    LoadsAreCapped,
+    /// A case is never the coordinator's, as long as its server may act.
+    ServersKeepTheirCases,
+    /// What is pending and under way is planned again, and nothing is judged.
+    LedgerIsIgnored,
+    /// Moves cost nothing, and what has moved does not rest.
+    NothingIsDamped,
+    /// Nobody has a case.
+    CasesStayClosed,
     /// Nobody is told that all are hot.
     AllHotIsKept,
     /// A server gives on and on, though what it has given stays its load.

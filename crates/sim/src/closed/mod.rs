@@ -70,6 +70,23 @@ pub struct Args {
     /// Such a file of an earlier build: its rules are compared too, by their name and `-then` where this build has them.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
+    #[cfg(feature = "planted")]
+    #[arg(skip)]
+    planted: Option<mbal_model::planted::Fault>,
+}
+
+/// Whether figures stay above their floors with a fault in the product.
+#[cfg(feature = "planted")]
+pub fn floors_with(
+    fault: Option<mbal_model::planted::Fault>,
+    situations: u64,
+) -> Result<(), String> {
+    use clap::{Args as _, FromArgMatches};
+    let count = situations.to_string();
+    let words = ["closed", "--small", "--floors", "--situations", &count];
+    let matches = Args::augment_args(clap::Command::new("closed")).get_matches_from(words);
+    let args = Args::from_arg_matches(&matches).expect("such words");
+    run(&Args { planted: fault, ..args })
 }
 
 pub fn run(args: &Args) -> Result<(), String> {
@@ -144,6 +161,8 @@ fn verdicts(
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
+                #[cfg(feature = "planted")]
+                mbal_model::planted::plant(args.planted);
                 while left.fetch_sub(1, Relaxed) > 0 {
                     let world = loop {
                         let seed = next.fetch_add(1, Relaxed);
