@@ -317,6 +317,10 @@ fn a_new_coordinator_awaits_what_servers_say() {
     assert!(!cluster.epoch().moves.is_empty());
 }
 
+fn what_has_been_judged_is_minded() {
+    who_gives_in_vain_is_helped_less_often();
+}
+
 macro_rules! rules {
     ($($rule:ident: $fault:ident,)*) => {
         mod holds {
@@ -354,6 +358,7 @@ rules! {
     what_a_server_did_not_take_of_its_share_is_planned_again: FilledOnPaper,
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
     who_gives_in_vain_is_helped_less_often: VainGoesOn,
+    what_has_been_judged_is_minded: LedgerIsIgnored,
     what_copies_are_to_take_is_not_taken_by_moves: NothingIsPending,
     a_new_coordinator_goes_on_with_what_was_saved: LedgerIsForgotten,
     a_new_coordinator_awaits_what_servers_say: NobodyIsAwaited,
