@@ -290,7 +290,7 @@ impl Balancer {
         let rest_epochs = self.thresholds.rest_epochs;
         self.rest.forget_before(self.epoch, rest_epochs);
         self.loans.forget_absent(&reading.snapshot);
-        let rests = |cachelet| self.rest.has(cachelet);
+        let rests = |_, cachelet| self.rest.has(cachelet);
         self.shares.observe(reading.snapshot.workers.iter(), |_| false, rests);
         if self.shares.age() == 0 {
             self.trust.clear();

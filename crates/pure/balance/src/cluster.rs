@@ -123,7 +123,8 @@ impl ClusterPlanner {
     /// O(cachelets · log + sources · steps · (workers + a worker's cachelets)).
     pub fn plan(&mut self, outlook: &Outlook) -> ClusterPlan {
         let heard = outlook.servers.iter().filter(|one| one.standing != Standing::Silent);
-        let rests = |cachelet| self.rest.has(cachelet);
+        let touched = self.remedies.touched();
+        let rests = |at, cachelet| self.rest.has(cachelet) || touched.contains(&at);
         let ends = outlook.under_way.iter().flat_map(|step| [step.from, step.to]);
         let ends: BTreeSet<Owner> = ends.collect();
         self.shares.observe(heard.flat_map(|one| &one.workers), |at| ends.contains(&at), rests);
@@ -315,7 +316,8 @@ impl ClusterPlanner {
                 let begun = may_begin && board.begin(&help.units[turn]);
                 *gives += usize::from(begun);
                 let [seen, load, fixed] = [seen, load, fixed].map(rounded);
-                let fresh = Pending { seen, load, fixed, ..Pending::default() };
+                let work_per_key = self.shares.work_per_key();
+                let fresh = Pending { seen, load, fixed, work_per_key, ..Pending::default() };
                 if !begun {
                     if let Some(pending) = self.remedies.pending.get_mut(&at) {
                         pending.is_part = true;
@@ -364,8 +366,15 @@ impl ClusterPlanner {
             if !settled && shown < SHOWN_MIN {
                 continue;
             }
-            let now_of =
-                |at: Owner| demand.workers.iter().find(|one| one.at == at).map_or(0.0, quotient);
+            // In batches what is even may cost more turns than what it was before: all that a key costs counts.
+            let dearer = match pending.work_per_key > 0.0 {
+                true => self.shares.work_per_key() / pending.work_per_key,
+                false => 1.0,
+            };
+            let now_of = |at: Owner| {
+                let worker = demand.workers.iter().find(|one| one.at == at);
+                worker.map_or(0.0, quotient) * dearer
+            };
             // A taker that others burden, too, is not this remedy's fault.
             let is_own = |one: &&Taken| {
                 let Relief { step, taker_had, .. } = one.one;
@@ -373,7 +382,9 @@ impl ClusterPlanner {
                 now_of(step.to) <= taker_had + FAULT_MAX * share.max(SHOWN_LEAST)
             };
             let takers = pending.taken.iter().filter(is_own).map(|taken| taken.one.step.to);
-            let worst = takers.map(now_of).fold(0.0, f64::max);
+            // Nor is what burdens the giver since; but that all keys are dearer is.
+            let given = Some(*at).filter(|at| now_of(*at) <= pending.seen * dearer);
+            let worst = takers.chain(given).map(now_of).fold(0.0, f64::max);
             let came = match shown < SHOWN_LEAST {
                 true => Came::True,
                 false => came(pending.seen, pending.seen - shown, now_of(*at), pending.seen, worst),

@@ -1,7 +1,7 @@
 //! The ledger: what has been planned for workers and is not judged yet, and what came of the last of it. A coordinator saves it, so a planner
 //! that begins with it knows what its forerunner had under way, and what it had tried in vain.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Came, Move, Owner, Prefix, Relief, Remedy};
@@ -29,6 +29,8 @@ pub(crate) struct Pending {
     /// Of its time: all that it did, and of that what stays with its connections.
     pub load: f64,
     pub fixed: f64,
+    /// What a key cost all workers together; 0: nobody knows.
+    pub work_per_key: f64,
     /// Some of it had no place yet.
     pub is_part: bool,
 }
@@ -73,9 +75,15 @@ impl Remedies {
             }
             let Remedy { at, seen, load, fixed, ref moves, .. } = *remedy;
             let taken = moves.iter().map(|one| Taken { one: *one, arrived: None }).collect();
-            self.pending.insert(at, Pending { taken, seen, load, fixed, is_part: false });
+            self.pending.insert(at, Pending { taken, seen, load, fixed, ..Pending::default() });
         }
         saved.iter().flat_map(|one| &one.moves).map(|one| one.step.cachelet).collect()
+    }
+
+    /// Workers from which something has gone, or to which something has come, that is not judged.
+    pub fn touched(&self) -> BTreeSet<Owner> {
+        let taken = self.pending.values().flat_map(|one| &one.taken);
+        taken.flat_map(|taken| [taken.one.step.from, taken.one.step.to]).collect()
     }
 
     /// To be saved: what is judged, the oldest first, then what is pending.

@@ -29,24 +29,26 @@ pub(crate) struct Shares {
     fixed: BTreeMap<Owner, f64>,
     /// Epochs since much was taken anew.
     age: u32,
+    /// Work for each key that was asked for; 0: nobody counts keys.
+    work_per_key: f64,
 }
 
 impl Default for Shares {
     fn default() -> Shares {
         let (capacities, cachelets, fixed) = Default::default();
-        Shares { capacities, least: 1.0, cachelets, fixed, age: 0 }
+        Shares { capacities, least: 1.0, cachelets, fixed, age: 0, work_per_key: 0.0 }
     }
 }
 
 impl Shares {
     /// An epoch of all workers that were heard of. What is not among them is forgotten.
-    /// `moves`: who gives or takes cachelets does less beside it. `rests`: what has just moved may be asked for otherwise, which is no
-    /// other load.
+    /// `moves`: who gives or takes cachelets does less beside it. `rests`: what has just moved, or lies where something has moved, may cost
+    /// otherwise, which is no other load.
     pub fn observe<'w>(
         &mut self,
         workers: impl Iterator<Item = &'w WorkerLoad> + Clone,
         moves: impl Fn(Owner) -> bool,
-        rests: impl Fn(Prefix) -> bool,
+        rests: impl Fn(Owner, Prefix) -> bool,
     ) {
         for worker in workers.clone() {
             let (now, keys) = (worker.service.capacity, worker.service.keys as f64);
@@ -67,6 +69,8 @@ impl Shares {
         let capacity = |at: &Owner| self.capacities.get(at).copied().unwrap_or(least);
         let count = workers.clone().count().max(1) as f64;
         let all = workers.clone().map(|one| one.load() * capacity(&one.at)).sum::<f64>();
+        let keys = workers.clone().map(|one| one.service.keys as f64).sum::<f64>();
+        self.work_per_key = if keys > 0.0 { all / keys } else { 0.0 };
         // In units of an average worker's.
         let unit = if all > 0.0 { count / all } else { 0.0 };
         let capacities = workers.clone().map(|one| (one.at, capacity(&one.at)));
@@ -80,7 +84,7 @@ impl Shares {
                 let known = self.cachelets.get(&held.cachelet).copied();
                 let mut change = 0.0;
                 let share = smoothed(known, held.load * per_load, &mut change);
-                anew += if rests(held.cachelet) { 0.0 } else { change };
+                anew += if rests(worker.at, held.cachelet) { 0.0 } else { change };
                 cachelets.insert(held.cachelet, share);
             }
         }
@@ -115,6 +119,11 @@ impl Shares {
     /// Of an average worker's work.
     pub fn share(&self, cachelet: Prefix) -> f64 {
         self.cachelets.get(&cachelet).copied().unwrap_or(0.0)
+    }
+
+    /// In the last epoch: what each key costs all workers together. In batches that depends on where cachelets lie.
+    pub fn work_per_key(&self) -> f64 {
+        self.work_per_key
     }
 
     /// Epochs in which the load has been the same.

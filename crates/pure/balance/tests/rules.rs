@@ -375,6 +375,23 @@ fn a_server_that_helps_itself_is_left_alone() {
 }
 
 #[test]
+fn what_is_more_even_and_costs_more_a_key_goes_back() {
+    for (keys, goes_back) in [(1000, false), (500, true)] {
+        let mut cluster = Cluster::new(&[&[&[0.2; 5]], &[&[0.05]], &[&[0.05]]]);
+        let mut backs = 0;
+        for epoch in 0..8 {
+            let has_moved = cluster.of(0) < 5;
+            let workers = cluster.servers.iter_mut().flat_map(|server| &mut server.workers);
+            workers.for_each(|one| one.service.keys = if has_moved { keys } else { 1000 });
+            let plan = cluster.turn();
+            backs += plan.moves.iter().filter(|one| one.why == Why::Undone).count();
+            assert!(epoch > 2 || backs == 0, "it is judged first");
+        }
+        assert_eq!(backs > 0, goes_back, "{keys}: {:?}", cluster.remedies);
+    }
+}
+
+#[test]
 fn a_cachelet_too_heavy_for_anybody_is_named_and_wants_no_server() {
     let mut cluster = Cluster::new(&[&[&[0.9]], &[&[0.1]]]);
     let plan = cluster.epochs(6);
