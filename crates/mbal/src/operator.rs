@@ -29,7 +29,9 @@ FIRST LINE
 TABLE
   load            the part of the last epoch in which the worker was busy
   fixed           of it, what moves with no cachelet: the requests of
-                  connections whose clients know no workers
+                  other servers, and of clients who know no workers
+  waiting         requests that stood waiting before they were served, on
+                  average; from 1 on they count
   cachelets       those that the worker owns
   connections     those that it serves
 DECISION

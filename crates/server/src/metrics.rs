@@ -51,6 +51,20 @@ impl Page {
         }
     }
 
+    fn seconds_by_worker(
+        &mut self,
+        server: &Shared,
+        name: &str,
+        help: &str,
+        ns_of: impl Fn(&Sums) -> u64,
+    ) {
+        self.family(name, "counter", help);
+        for worker in 0..server.settings.workers {
+            let seconds = ns_of(&server.sums_of(worker.into())) as f64 / 1e9;
+            self.sample(name, &[("worker", &worker.to_string())], seconds);
+        }
+    }
+
     fn process(&mut self, server: &Shared, started_unix: u64) {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         self.gauge("mbal_info", "The server's version.", &[(&version, 1)]);
@@ -108,12 +122,10 @@ impl Page {
             [(&[], sums.get_unreachable)]
         });
         let help = "Time in which the worker was busy in seconds.";
-        let name = "mbal_worker_busy_seconds_total";
-        self.family(name, "counter", help);
-        for worker in 0..server.settings.workers {
-            let seconds = server.sums_of(worker.into()).busy_ns as f64 / 1e9;
-            self.sample(name, &[("worker", &worker.to_string())], seconds);
-        }
+        self.seconds_by_worker(server, "mbal_worker_busy_seconds_total", help, |sums| sums.busy_ns);
+        let help = "Time that requests stood waiting before the worker served them, in seconds: all of them together.";
+        let name = "mbal_worker_waiting_seconds_total";
+        self.seconds_by_worker(server, name, help, |sums| sums.waited_ns);
         let help = "Items that were refused.";
         self.by_worker(server, "mbal_stores_refused_total", help, |sums| {
             [

@@ -605,7 +605,9 @@ fn work(
                 observe(shared, tally)
             }
             // It is counted, and nothing else comes of it.
-            Event::Rests { .. } => return worker.borrow_mut().handle(last.1, event, actions),
+            Event::Rests { .. } | Event::Unseen { .. } => {
+                return worker.borrow_mut().handle(last.1, event, actions);
+            }
             Event::Tick if index == 0 => {
                 observe_cpu(shared);
                 shared.has_quota(machine::cpu_quota());

@@ -33,13 +33,14 @@ impl Teller<'_> {
             balancer.loans().len(),
             self.server.sums().conns_handed_over,
         );
-        out += "worker   load  fixed  cachelets  connections\n";
+        out += "worker   load  fixed  waiting  cachelets  connections\n";
         for (index, worker) in balancer.reading().snapshot.workers.iter().enumerate() {
             writeln!(
                 out,
-                "{index:>6} {:>6.3} {:>6.3} {:>10} {:>12}",
+                "{index:>6} {:>6.3} {:>6.3} {:>8.1} {:>10} {:>12}",
                 worker.load(),
                 worker.fixed,
+                worker.waiting(),
                 worker.cachelets.len(),
                 self.tally.of_worker(index),
             )
@@ -72,9 +73,10 @@ impl Teller<'_> {
                 format!(r#"{{"cachelet":"{number}","load":{load:.6},"rests":{rests}}}"#)
             });
             format!(
-                r#"{{"worker":{index},"load":{:.6},"fixed":{:.6},"connections":{},"cachelets":[{}]}}"#,
+                r#"{{"worker":{index},"load":{:.6},"fixed":{:.6},"waiting":{:.3},"connections":{},"cachelets":[{}]}}"#,
                 worker.load(),
                 worker.fixed,
+                worker.waiting(),
                 self.tally.of_worker(index),
                 joined(cachelets),
             )

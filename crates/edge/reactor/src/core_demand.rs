@@ -8,34 +8,43 @@ use std::os::unix::fs::FileExt;
 pub(crate) struct Wish {
     /// `None`: this kernel keeps no such account.
     account: Option<File>,
-    told_ns: u64,
+    told: Wanted,
+}
+
+/// Nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Wanted {
+    pub ran: u64,
+    pub waited: u64,
 }
 
 impl Wish {
     /// Of the calling thread, from now on.
     pub fn begin() -> Wish {
         let account = File::open("/proc/thread-self/schedstat").ok();
-        let mut wish = Wish { account, told_ns: 0 };
+        let mut wish = Wish { account, told: Wanted::default() };
         wish.since();
         wish
     }
 
-    /// Nanoseconds since the last call. Some microseconds' work.
-    pub fn since(&mut self) -> Option<u64> {
+    /// Since the last call. Some microseconds' work.
+    pub fn since(&mut self) -> Option<Wanted> {
         let mut text = [0; 64];
         let read = self.account.as_ref()?.read_at(&mut text, 0).ok()?;
-        let now_ns = ran_and_waited(std::str::from_utf8(&text[..read]).ok()?)?;
-        let since = now_ns.saturating_sub(self.told_ns);
-        self.told_ns = now_ns;
-        Some(since)
+        let now = ran_and_waited(std::str::from_utf8(&text[..read]).ok()?)?;
+        let then = std::mem::replace(&mut self.told, now);
+        let (ran, waited) =
+            (now.ran.saturating_sub(then.ran), now.waited.saturating_sub(then.waited));
+        Some(Wanted { ran, waited })
     }
 }
 
 /// `RAN WAITED TIMES`, in nanoseconds.
-fn ran_and_waited(account: &str) -> Option<u64> {
+fn ran_and_waited(account: &str) -> Option<Wanted> {
     let mut numbers = account.split_ascii_whitespace().map(str::parse::<u64>);
     let (ran, waited) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    ran.checked_add(waited)
+    ran.checked_add(waited)?;
+    Some(Wanted { ran, waited })
 }
 
 #[cfg(test)]
@@ -43,9 +52,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_that_was_run_and_time_that_was_waited_count_alike() {
-        assert_eq!(ran_and_waited("100 23 4\n"), Some(123));
-        assert_eq!(ran_and_waited("0 0 0"), Some(0));
+    fn time_that_was_run_and_time_that_was_waited_are_told_apart() {
+        assert_eq!(ran_and_waited("100 23 4\n"), Some(Wanted { ran: 100, waited: 23 }));
+        assert_eq!(ran_and_waited("0 0 0"), Some(Wanted::default()));
         for odd in ["", "1", "x 1 2", "18446744073709551615 1 1"] {
             assert_eq!(ran_and_waited(odd), None, "{odd}");
         }
@@ -57,6 +66,6 @@ mod tests {
         if wish.account.is_none() {
             return;
         }
-        while wish.since().is_some_and(|ns| ns == 0) {}
+        while wish.since().is_some_and(|wanted| wanted.ran == 0) {}
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mbal_worker::{Action, Actions, Background, ConnId, Event, Sender};
 
 use crate::conn::Conn;
-use crate::core_demand::Wish;
+use crate::core_demand::{Wanted, Wish};
 use crate::guest::Guest;
 use crate::letters::{Letter, LinkNote, MigratorNote, Post, Request};
 use crate::listening::{ListeningSockets, RETRY_NS};
@@ -33,6 +33,8 @@ const BACKGROUND_EVERY_NS: u64 = 1_000_000;
 const BACKGROUND_NS: u64 = 50_000;
 /// What somebody waits for gets a turn so often even if the worker is never idle.
 const HASTENED_EVERY_NS_MAX: u64 = 2_000_000;
+/// What was ready when the loop asked is told within this time: longer, and it has slept.
+const ASKING_NS: u64 = 10_000;
 /// Between two looks at how long the thread wanted its core.
 const WISH_EVERY_NS: u64 = 50_000_000;
 const READY_PER_WAIT: usize = 256;
@@ -190,7 +192,7 @@ impl EventLoop {
         // How long the loop has slept since it last worked in the background, and how long that took.
         let (mut slept_ns, mut worked_ns) = (0, 0);
         let mut rests_at = self.clock.now_ns();
-        let mut timeout_ns = 0;
+        let (mut timeout_ns, mut busy_ns) = (0, 0);
         let mut stopwatch = Stopwatch::new();
         let (mut wish, mut next_wish, mut known_ns) = (Wish::begin(), 0, 0);
         loop {
@@ -200,6 +202,7 @@ impl EventLoop {
             let now = self.clock.now_ns();
             // What is longer than it was to be was another thread's time.
             slept_ns += (now - rests_at).min(timeout_ns);
+            let before_ns = if now - rests_at < ASKING_NS { busy_ns } else { 0 };
             if let Some(links) = &mut self.links {
                 links.now = now;
             }
@@ -292,18 +295,20 @@ impl EventLoop {
                 true => self.wakes_at(now, next_tick, more, next_wake()),
                 false => now,
             };
-            let busy_ns = self.clock.now_ns() - now;
+            busy_ns = self.clock.now_ns() - now;
             rests_at = now + busy_ns;
             timeout_ns = until.saturating_sub(rests_at);
             if more == Background::Hastens {
                 timeout_ns = timeout_ns.min(worked_ns.saturating_sub(slept_ns));
             }
-            handle(now, Event::Rests { busy_ns }, &mut self.actions);
+            handle(now, Event::Rests { busy_ns, before_ns }, &mut self.actions);
             known_ns += busy_ns;
             if next_wish <= now {
                 // Who is kept from the core inside of the wait, as by a quota, would look idle.
-                let unseen_ns = wish.since().unwrap_or(0).saturating_sub(known_ns);
-                handle(now, Event::Rests { busy_ns: unseen_ns }, &mut self.actions);
+                let Wanted { ran, waited } = wish.since().unwrap_or_default();
+                let busy_ns = (ran + waited).saturating_sub(known_ns);
+                let unseen = Event::Unseen { busy_ns, delay_ns: busy_ns.min(waited) };
+                handle(now, unseen, &mut self.actions);
                 (next_wish, known_ns) = (now + WISH_EVERY_NS, 0);
             }
         }

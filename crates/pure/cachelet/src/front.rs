@@ -34,10 +34,22 @@ pub struct Front {
 #[cfg(not(loom))]
 const _: () = assert!(std::mem::offset_of!(Front, slot) == 64, "what every request sees is a line");
 
-/// A counter on a cache line of its own: its owner counts alone, but for the moment of a change.
+/// Counters on a cache line of their own: its owner counts alone, but for the moment of a change.
 #[derive(Default)]
 #[repr(align(64))]
-struct Work(AtomicU64);
+struct Work {
+    followed: AtomicU64,
+    linked: AtomicU64,
+}
+
+/// What has been done for a cachelet's sake since it was born.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caused {
+    /// For clients that know the workers: it goes where the cachelet goes.
+    pub followed: u64,
+    /// For other servers, whose links stay with their workers: it leaves when the cachelet leaves the server.
+    pub linked: u64,
+}
 
 impl Front {
     pub fn vacant(slot: Slot) -> Front {
@@ -63,7 +75,8 @@ impl Front {
         self.set_generation(generation & GENERATION_MAX);
         self.set_flush_at(0);
         self.root.set_child(None);
-        self.work.0.store(0, Relaxed);
+        self.work.followed.store(0, Relaxed);
+        self.work.linked.store(0, Relaxed);
         self.away.set(None);
     }
 
@@ -105,11 +118,17 @@ impl Front {
     /// One that counts at the same moment may get lost.
     #[inline]
     pub fn count_work(&self, work: u64) {
-        self.work.0.store(self.work.0.load(Relaxed) + work, Relaxed);
+        self.work.followed.store(self.work.followed.load(Relaxed) + work, Relaxed);
     }
 
-    pub fn work(&self) -> u64 {
-        self.work.0.load(Relaxed)
+    #[inline]
+    pub fn count_linked(&self, work: u64) {
+        self.work.linked.store(self.work.linked.load(Relaxed) + work, Relaxed);
+    }
+
+    pub fn work(&self) -> Caused {
+        let Work { followed, linked } = &self.work;
+        Caused { followed: followed.load(Relaxed), linked: linked.load(Relaxed) }
     }
 
     /// The upper part of the cas that it gives.

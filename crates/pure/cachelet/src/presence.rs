@@ -8,7 +8,7 @@ use mbal_model::{Elsewhere, Prefix, Route, Seconds, ServerId, WorkerId};
 
 use crate::cachelet::Cachelet;
 use crate::cachelets::Cachelets;
-use crate::front::Front;
+use crate::front::{Caused, Front};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
 use crate::slots::Leaving;
@@ -19,8 +19,8 @@ use crate::types::Birth;
 pub struct Held {
     pub prefix: Prefix,
     pub owner: WorkerId,
-    /// Counted by [`Cachelets::count_work`], since the cachelet was born.
-    pub work: u64,
+    /// Counted by [`Cachelets::count_work`] and [`Cachelets::count_linked`].
+    pub work: Caused,
     /// Of pages, which go where the cachelet goes.
     pub bytes: u64,
 }
@@ -97,6 +97,12 @@ impl Cachelets {
     #[inline]
     pub fn count_work(&self, hash: u64, work: u64) {
         self.serving(hash).front.count_work(work);
+    }
+
+    /// The same for the sake of other servers' clients.
+    #[inline]
+    pub fn count_linked(&self, hash: u64, work: u64) {
+        self.serving(hash).front.count_linked(work);
     }
 
     /// The owner `from` gives a cachelet to another worker: one store, and its pages go along.

@@ -208,7 +208,7 @@ impl Keys {
 }
 
 fn loads(balancer: &Balancer, before: &Counted, counted: &Counted) -> Loads {
-    let workers = &balancer.reading().snapshot.workers;
+    let workers = counted.tallies.leaves_since(&before.tallies);
     let listed = cachelets_listed(workers.len());
     let report = |(at, worker): (usize, &WorkerLoad)| {
         let (now, before) = (counted.of(at), before.of(at));

@@ -38,7 +38,7 @@ pub use prefix::Prefix;
 pub use remedy::{Came, Relief, Remedy};
 pub use replica_version::ReplicaVersion;
 pub use route::{Elsewhere, MoveId, MoveLink, Route};
-pub use snapshot::{CacheletLoad, Move, Service, Snapshot, WorkerLoad};
+pub use snapshot::{CacheletLoad, Move, Service, Snapshot, WorkerLoad, waiting_at};
 pub use time::Instant;
 pub use version::MapVersion;
 

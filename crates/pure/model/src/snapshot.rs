@@ -29,6 +29,12 @@ pub struct Service {
 /// What counts as waiting where nobody measures it: at most so many requests.
 const WAITING_MAX: f64 = 50.0;
 
+/// Requests that stand ready at a load, on average, if they are as long as each other and come by chance (M/D/1).
+pub fn waiting_at(load: f64) -> f64 {
+    let load = load.clamp(0.0, 1.0);
+    (load * load / (2.0 * (1.0 - load))).min(WAITING_MAX)
+}
+
 /// One worker in one epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerLoad {
@@ -46,14 +52,9 @@ impl WorkerLoad {
         self.fixed + self.cachelets.iter().map(|cachelet| cachelet.load).sum::<f64>()
     }
 
-    /// Requests that stood ready, on average. What nobody has measured is as the load says, by a queue whose requests are as long and
-    /// come by chance.
+    /// Requests that stood ready, on average. What nobody has measured is as the load says.
     pub fn waiting(&self) -> f64 {
-        let by_load = || {
-            let load = self.load().clamp(0.0, 1.0);
-            (load * load / (2.0 * (1.0 - load))).min(WAITING_MAX)
-        };
-        self.service.waiting.unwrap_or_else(by_load)
+        self.service.waiting.unwrap_or_else(|| waiting_at(self.load()))
     }
 
     pub fn bytes(&self) -> u64 {

@@ -45,8 +45,11 @@ pub enum Event<'a> {
     /// be handed over; a single one may be up to `share_max`.
     Lighten { order: OrderId, to: WorkerId, share: f64, share_max: f64 },
     /// Everything that had arrived is done: it has kept the worker's thread busy for so long, from
-    /// waking to now.
-    Rests { busy_ns: u64 },
+    /// waking to now. It had arrived within `before_ns` before that, in which others were served; 0 if the thread slept.
+    Rests { busy_ns: u64, before_ns: u64 },
+    /// Since this was said last, the thread wanted its core for so long while its loop took it for asleep; for `delay_ns` of it the thread
+    /// was ready to run, and did not.
+    Unseen { busy_ns: u64, delay_ns: u64 },
     /// Which server this is, who the others are, and who owns what. Until then a server is alone.
     Mapped { here: ServerId, cluster: Arc<Cluster> },
     /// A link to a peer came up: so many requests may be on it unanswered.

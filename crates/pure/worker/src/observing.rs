@@ -13,3 +13,4 @@ pub(crate) mod load;
 pub(crate) mod log;
 pub(crate) mod observer;
 pub(crate) mod verbose;
+pub(crate) mod waiting;

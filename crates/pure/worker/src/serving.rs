@@ -33,7 +33,16 @@ impl Worker {
         let (mut batch, keys_before) = self.batch(&nobody, out, requests, list);
         run(&mut batch, &mut decoded);
         let counters = batch.turn.on.counters;
-        counters.work.add(turn_work(counters.keyed() - keys_before, arrived_bytes as u64));
+        let keys = counters.keyed() - keys_before;
+        let work = turn_work(keys, arrived_bytes as u64);
+        counters.work.add(work);
+        let (all, linked) = (batch.requests as u64, batch.turn.linked as u64);
+        counters.turns.add(all);
+        if linked > 0 {
+            counters.work_linked.add(work * linked / all);
+            counters.turns_followed.add(linked);
+            counters.keys_followed.add(keys * linked / all);
+        }
         self.decoded = decoded;
     }
 

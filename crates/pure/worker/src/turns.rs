@@ -80,12 +80,16 @@ impl Worker {
         let (follows, counters) = (batch.turn.follows, batch.turn.on.counters);
         if batch.requests > 0 {
             info.commanded(batch.turn.now().second);
+            counters.turns.add(1);
         }
         let end = batch.turn.out.len();
-        let work = turn_work(counters.keyed() - keys_before, (arrived_bytes + end - start) as u64);
+        let keys = counters.keyed() - keys_before;
+        let work = turn_work(keys, (arrived_bytes + end - start) as u64);
         counters.work.add(work);
         if follows {
             counters.work_followed.add(work);
+            counters.turns_followed.add(1);
+            counters.keys_followed.add(keys);
         } else if !session.own_port {
             counters.work_handable.add(work);
         }

@@ -24,6 +24,7 @@ use crate::observing::counters::Counters;
 use crate::observing::distances::Shown;
 use crate::observing::latency::ByClass;
 use crate::observing::log;
+use crate::observing::waiting::Waiting;
 use crate::sessions::datagram::LateDatagrams;
 use crate::sessions::run::{Ended, go_on_walking, received, run_pending};
 use crate::sessions::session::{Session, Wait};
@@ -48,6 +49,14 @@ pub enum Background {
     Hastens,
 }
 
+/// What is measured of a wake-up as a whole.
+#[derive(Default)]
+struct WakeUp {
+    waiting: Waiting,
+    /// What had been served when the timed one began.
+    served: ByClass,
+}
+
 /// One worker: its sessions, and its share of the server.
 pub struct Worker {
     pub(crate) here: Here,
@@ -70,8 +79,7 @@ pub struct Worker {
     pub(crate) late: LateDatagrams,
     pub(crate) sampler: Sampler,
     pub(crate) shown: Shown,
-    /// What had been served when the timed wake-up began.
-    served: ByClass,
+    wakeup: WakeUp,
     /// Reused: see [`crate::commands::turn::Turn::scratch`] and [`crate::sessions::batch::Batch::decoded`].
     pub(crate) scratch: Vec<u8>,
     pub(crate) decoded: Vec<u8>,
@@ -109,7 +117,7 @@ impl Worker {
             late: LateDatagrams::default(),
             sampler,
             shown: Shown::default(),
-            served: ByClass::default(),
+            wakeup: WakeUp::default(),
             scratch: Vec::new(),
             decoded: Vec::new(),
             said: Vec::new(),
@@ -129,7 +137,12 @@ impl Worker {
                 self.carry(now, actions);
                 return;
             }
-            Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
+            Event::Rests { busy_ns, before_ns } => return self.rests(busy_ns, before_ns),
+            Event::Unseen { busy_ns, delay_ns } => {
+                let counters = self.shared.counters(self.here.owner.worker.0.into());
+                counters.busy_ns.add(busy_ns);
+                return self.wakeup.waiting.delayed(counters, delay_ns);
+            }
             Event::Timing => return self.time(None),
             Event::Timed { elapsed_ns, stands_for } => {
                 return self.time(Some((elapsed_ns, stands_for)));
@@ -259,6 +272,7 @@ impl Worker {
             Event::Carry
             | Event::Mapped { .. }
             | Event::Rests { .. }
+            | Event::Unseen { .. }
             | Event::Timing
             | Event::Timed { .. } => {}
         }
@@ -291,15 +305,22 @@ impl Worker {
         self.shared.counters(self.here.owner.worker.0.into())
     }
 
+    #[inline]
+    fn rests(&mut self, busy_ns: u64, before_ns: u64) {
+        let counters = self.shared.counters(self.here.owner.worker.0.into());
+        counters.busy_ns.add(busy_ns);
+        self.wakeup.waiting.rests(counters, busy_ns, before_ns);
+    }
+
     /// Reads the counters, and at the end of a timed wake-up says how long that took.
     #[cold]
     fn time(&mut self, took: Option<(u64, u32)>) {
         let served = self.counters().served();
         if let Some((elapsed_ns, stands_for)) = took {
             let latency = self.shared.latency(self.here.owner.worker.0.into());
-            latency.record(&self.served, &served, elapsed_ns, stands_for);
+            latency.record(&self.wakeup.served, &served, elapsed_ns, stands_for);
         }
-        self.served = served;
+        self.wakeup.served = served;
     }
 
     /// Goes on with the moves that this worker carries; true if one of them has more to do at once. In no batch.

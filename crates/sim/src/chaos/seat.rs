@@ -49,8 +49,8 @@ pub struct Seat {
     is_in_turn: bool,
     /// It has lost its core in the middle of a batch: what it may look at is not reused.
     in_batch: bool,
-    /// How long it has been at work in this turn.
-    busy: Micros,
+    /// How long it has been at work in this turn; and in the one before, if this one began when that ended.
+    busy: (Micros, Micros),
     next_tick: Micros,
     /// When it goes on, if that is in the queue.
     awake: Option<Micros>,
@@ -79,7 +79,7 @@ impl Seat {
             clock: 0,
             is_in_turn: false,
             in_batch: false,
-            busy: 0,
+            busy: (0, 0),
             next_tick: SECOND,
             awake: None,
             unreachable: 0,
@@ -160,16 +160,22 @@ impl World {
             0
         };
         let cost = self.dice.between(1..=4) + requests / 100 + slow;
-        self.seats[seat].busy += cost;
+        self.seats[seat].busy.0 += cost;
         if self.seats[seat].turn.is_empty() {
-            let busy_ns = std::mem::take(&mut self.seats[seat].busy) * 1_000 * self.profile.heavy;
+            let (busy, before) = self.seats[seat].busy;
+            let ns = |time: Micros| time * 1_000 * self.profile.heavy;
+            let (busy_ns, before_ns) = (ns(busy), ns(before));
             self.coverage.meet(Sight::EventRests);
             if self.is_clustered() {
                 self.do_what_is_due(seat);
             }
             // Nothing comes of it.
             let now = self.clock(seat);
-            self.seats[seat].worker.handle(now, Event::Rests { busy_ns }, &mut self.actions);
+            self.seats[seat].worker.handle(
+                now,
+                Event::Rests { busy_ns, before_ns },
+                &mut self.actions,
+            );
             self.seats[seat].is_in_turn = false;
         }
         self.step_at(seat, self.now + cost);
@@ -218,6 +224,8 @@ impl World {
         jobs.reverse();
         this.is_in_turn = !jobs.is_empty();
         this.turn = jobs;
+        let before = if this.clock + this.busy.0 == self.now { this.busy.0 } else { 0 };
+        this.busy = (0, before);
         this.clock = self.now;
     }
 

@@ -141,13 +141,29 @@ pub(crate) fn followed(turn: &mut Turn<'_>, before: usize, request_bytes: usize,
     match turn.on.route(key) {
         Route::Own => {
             let bytes = request_bytes + turn.out.len() - before;
-            turn.on.shared.store.count_work(key.hash(), key_work(1, bytes as u64));
+            let work = key_work(1, bytes as u64);
+            turn.on.shared.store.count_work(key.hash(), work);
+            turn.on.counters.caused_followed.add(work);
         }
         Route::Neighbour(worker) => {
             let version = turn.on.version();
             push_hint(turn.out, before, Hint::Worker { version, worker });
         }
         Route::Peer(_) | Route::Moving(_) => {}
+    }
+}
+
+/// A request of another server is done whose reply begins at `before`. All its keys count for the first one's cachelet: which of them comes
+/// first is chance.
+#[inline]
+pub(crate) fn linked(turn: &mut Turn<'_>, before: usize, request_bytes: usize, key: &Key<'_>) {
+    if turn.on.route(key) == Route::Own {
+        let bytes = request_bytes + turn.out.len() - before;
+        let keys = 1 + turn.further_keys;
+        turn.linked += 1;
+        let work = key_work(keys as u64, bytes as u64);
+        turn.on.shared.store.count_linked(key.hash(), work);
+        turn.on.counters.caused_linked.add(work);
     }
 }
 

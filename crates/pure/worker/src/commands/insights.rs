@@ -90,6 +90,7 @@ impl Stats<'_, '_> {
                 ("received", sums.bytes_read),
                 ("sent", sums.bytes_written),
                 ("busy_us", sums.busy_ns / 1000),
+                ("waited_us", sums.waited_ns / 1000),
             ] {
                 self.stat(&format!("{worker}:{name}"), value);
             }

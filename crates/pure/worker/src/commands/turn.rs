@@ -36,6 +36,8 @@ pub(crate) struct Turn<'w> {
     pub further_keys: usize,
     /// The client knows the workers: what its turn costs leaves with its cachelets.
     pub follows: bool,
+    /// Requests of other servers for cachelets of this worker: what they cost leaves with those when they leave the server.
+    pub linked: usize,
 }
 
 /// What follows a request.
@@ -81,6 +83,7 @@ impl<'w> Turn<'w> {
             start,
             further_keys: 0,
             follows: false,
+            linked: 0,
         }
     }
 

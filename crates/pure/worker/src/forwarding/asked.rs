@@ -6,7 +6,7 @@ use mbal_replica::{Hold, HoldWhat, MARK};
 use mbal_wire::{HOPS_MAX, Login, Parsed, PeerRequest, Request, parse, words_of};
 
 use crate::commands::execute::execute;
-use crate::commands::hints::{followed_from_afar, push_hint};
+use crate::commands::hints::{followed_from_afar, linked, push_hint};
 use crate::commands::turn::Then;
 use crate::copies::{HotMode, Read, ReplyPrefix, execute_told, read_copy, told_of};
 use crate::event::Action;
@@ -125,6 +125,7 @@ impl Batch<'_> {
         match served {
             Served::Reply => {
                 if let Some(key) = &key {
+                    linked(&mut self.turn, before, peer.request.len(), key);
                     self.tell_asker(before, peer, job, key);
                 }
             }

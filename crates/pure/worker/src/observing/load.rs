@@ -2,9 +2,10 @@
 //!
 //! A worker's load is measured: the time from waking to the next wait. What makes it up is counted as
 //! *work*, and the time is divided by it. Clients that know the workers follow a cachelet with all
-//! they cost; the others' cost stays with their connections.
+//! they cost; the others' cost stays with their connections. What other servers ask goes where the cachelet
+//! goes, but only from server to server: their links end at workers that chance has chosen.
 
-use mbal_cachelet::{Held, Store};
+use mbal_cachelet::{Caused, Held, Store};
 use mbal_model::{CacheletLoad, Owner, Reading, ServerId, Service, Snapshot, WorkerId, WorkerLoad};
 
 use crate::observing::counters::Counters;
@@ -40,11 +41,18 @@ pub struct Tallies {
 #[derive(Clone, Copy, Debug, Default)]
 struct WorkerTally {
     busy_ns: u64,
+    waited_ns: u64,
     keys: u64,
+    /// What follows cachelets: its turns, and their keys.
+    turns: u64,
+    turns_keys: u64,
     work: u64,
-    /// Of it, work that follows cachelets, and work of connections that can be handed over.
+    /// Of it: what follows cachelets between workers, what follows them between servers, and what is connections' that can be handed over.
     followed: u64,
+    linked: u64,
     handable: u64,
+    caused_followed: u64,
+    caused_linked: u64,
 }
 
 impl Tallies {
@@ -58,10 +66,16 @@ impl Tallies {
     ) -> Tallies {
         let tally = |counters: &Counters| WorkerTally {
             busy_ns: counters.busy_ns.get(),
+            waited_ns: counters.waited_ns.get(),
             keys: counters.keyed(),
+            turns: counters.turns_followed.get(),
+            turns_keys: counters.keys_followed.get(),
             work: counters.work.get(),
             followed: counters.work_followed.get(),
+            linked: counters.work_linked.get(),
             handable: counters.work_handable.get(),
+            caused_followed: counters.caused_followed.get(),
+            caused_linked: counters.caused_linked.get(),
         };
         let workers = counters.iter().map(tally).collect();
         // Before the owners: an order that goes by it is stale if one of them has changed since.
@@ -69,50 +83,102 @@ impl Tallies {
         Tallies { at_ns, seen, workers, here, memory_bytes, cachelets: store.held() }
     }
 
-    /// Loads of the epoch from `before` to this moment.
+    /// Loads of the epoch from `before` to this moment. A cachelet has what goes with it to another worker of this server: links of
+    /// other servers stay with their workers.
     pub fn since(&self, before: &Tallies) -> Reading {
+        let handable = |index: usize| {
+            let Spent { now, then, per_work, .. } = self.spent(before, index);
+            (now.handable - then.handable) as f64 * per_work
+        };
+        let handable = (0..self.workers.len()).map(handable).collect();
+        let workers = self.loads(before, false);
+        Reading { snapshot: Snapshot { workers }, handable, seen: self.seen }
+    }
+
+    /// The same, and a cachelet has what goes with it to another server.
+    pub fn leaves_since(&self, before: &Tallies) -> Vec<WorkerLoad> {
+        self.loads(before, true)
+    }
+
+    fn spent(&self, before: &Tallies, index: usize) -> Spent {
+        let now = self.workers[index];
+        let then = before.workers.get(index).copied().unwrap_or_default();
         let elapsed_ns = (self.at_ns - before.at_ns).max(1) as f64;
-        let work_of = |now: &Held| {
+        let load = (now.busy_ns - then.busy_ns) as f64 / elapsed_ns;
+        let per_work = load / (now.work - then.work).max(1) as f64;
+        Spent { now, then, load, per_work, elapsed_ns }
+    }
+
+    fn loads(&self, before: &Tallies, leaves_server: bool) -> Vec<WorkerLoad> {
+        let caused = |now: &Held| {
             // The lower half of a split goes on with the count of the whole.
             let first = now.prefix.first();
             let then = before.cachelets.binary_search_by_key(&first, |held| held.prefix.first());
-            let then = then.map_or(0, |at| before.cachelets[at].work);
+            let then = then.map_or(Caused::default(), |at| before.cachelets[at].work);
             // Two owners that count at once may lose some.
-            now.work.saturating_sub(then) as f64
+            let followed = now.work.followed.saturating_sub(then.followed) as f64;
+            (followed, now.work.linked.saturating_sub(then.linked) as f64)
         };
-        let mut snapshot = Snapshot::default();
-        let mut handable = Vec::new();
-        for (index, now) in self.workers.iter().enumerate() {
+        let worker = |index: usize| {
             let id = WorkerId(index as u16);
-            let then = before.workers.get(index).copied().unwrap_or_default();
-            let busy_ns = (now.busy_ns - then.busy_ns) as f64;
-            let (load, done) = (busy_ns / elapsed_ns, now.work - then.work);
-            let per_work = load / done.max(1) as f64;
-            let service = Service {
-                capacity: done as f64 * 1e9 / busy_ns.max(1.0),
-                keys: now.keys - then.keys,
-                ..Service::default()
+            let spent = self.spent(before, index);
+            let (now, then) = (spent.now, spent.then);
+            // Work of turns for each that a cachelet has caused. What has gone since is nobody's any more: the others cause no more than before.
+            let of = |work: u64, caused: u64| match caused {
+                0 => 0.0,
+                _ => work as f64 * spent.per_work / caused as f64,
             };
+            let followed = now.followed - then.followed;
+            let by_followed = of(followed, now.caused_followed - then.caused_followed);
+            let linked = if leaves_server { now.linked - then.linked } else { 0 };
+            let by_linked = of(linked, now.caused_linked - then.caused_linked);
+            let mut leaves = 0.0;
+            leaves += if by_followed > 0.0 { followed as f64 } else { 0.0 };
+            leaves += if by_linked > 0.0 { linked as f64 } else { 0.0 };
             let owned = self.cachelets.iter().filter(|held| held.owner == id);
-            let work: f64 = owned.clone().map(work_of).sum();
-            let followed = (now.followed - then.followed) as f64 * per_work;
-            let movable = if work > 0.0 { followed } else { 0.0 };
-            let cachelets = owned.map(|held| CacheletLoad {
+            let owned = owned.map(|held| (held, caused(held)));
+            let cachelets = owned.map(|(held, caused)| CacheletLoad {
                 cachelet: held.prefix,
-                load: movable * work_of(held) / work.max(1.0),
+                load: caused.0 * by_followed + caused.1 * by_linked,
                 bytes: held.bytes,
                 pinned: false,
             });
-            snapshot.workers.push(WorkerLoad {
+            WorkerLoad {
                 at: Owner { server: self.here, worker: id },
-                service,
-                fixed: (load - movable).max(0.0),
+                service: spent.service(),
+                fixed: (spent.load - leaves * spent.per_work).max(0.0),
                 // All workers of a server share its memory.
                 bytes_max: self.memory_bytes,
                 cachelets: cachelets.collect(),
-            });
-            handable.push((now.handable - then.handable) as f64 * per_work);
+            }
+        };
+        (0..self.workers.len()).map(worker).collect()
+    }
+}
+
+/// What a worker has done in an epoch.
+struct Spent {
+    now: WorkerTally,
+    then: WorkerTally,
+    load: f64,
+    /// Load for each unit of work.
+    per_work: f64,
+    elapsed_ns: f64,
+}
+
+impl Spent {
+    fn service(&self) -> Service {
+        let (now, then) = (&self.now, &self.then);
+        let (busy_ns, work) = (now.busy_ns - then.busy_ns, now.work - then.work);
+        let keys = now.keys - then.keys;
+        // All keys, in as many turns as they would come in if they came as those do that follow cachelets.
+        let turns =
+            (now.turns - then.turns) as f64 / (now.turns_keys - then.turns_keys).max(1) as f64;
+        Service {
+            waiting: Some((now.waited_ns - then.waited_ns) as f64 / self.elapsed_ns),
+            capacity: work as f64 * 1e9 / busy_ns.max(1) as f64,
+            keys,
+            turns: (keys as f64 * turns) as u64,
         }
-        Reading { snapshot, handable, seen: self.seen }
     }
 }

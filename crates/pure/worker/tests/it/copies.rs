@@ -206,7 +206,7 @@ impl Net {
 
     /// A server has been busy since its last look.
     fn is_busy(&mut self, server: u16) {
-        self.event(server, Event::Rests { busy_ns: 200_000_000 });
+        self.event(server, Event::Rests { busy_ns: 200_000_000, before_ns: 0 });
     }
 
     /// Reads the key at its home often enough to have it copied, for so long.
@@ -299,7 +299,7 @@ fn a_key_that_takes_a_quarter_of_a_worker_is_copied_before_a_coordinator_has_sai
     let mixed = reads(&key).repeat(9) + &reads(&other);
     for _ in 0..50 {
         net.send(0, &mixed);
-        net.event(0, Event::Rests { busy_ns: 18_000_000 });
+        net.event(0, Event::Rests { busy_ns: 18_000_000, before_ns: 0 });
         net.pass(20);
     }
     assert_eq!((net.state(0, &key), net.state(0, &other)), (Some(HomeState::Hot), None));
@@ -315,7 +315,7 @@ fn a_server_that_forwards_a_key_often_gets_a_copy_as_long_as_it_does() {
         let forwards = |net: &mut Net, busy_ns, millis| {
             for _ in 0..millis / 20 {
                 (0..20).for_each(|_| drop(net.send(forwarder, &format!("mg {key} v\r\n"))));
-                net.event(forwarder, Event::Rests { busy_ns });
+                net.event(forwarder, Event::Rests { busy_ns, before_ns: 0 });
                 net.pass(20);
             }
         };
