@@ -307,7 +307,7 @@ impl EventLoop {
                 // Who is kept from the core inside of the wait, as by a quota, would look idle.
                 let Wanted { ran, waited } = wish.since().unwrap_or_default();
                 let busy_ns = (ran + waited).saturating_sub(known_ns);
-                let unseen = Event::Unseen { busy_ns, delay_ns: busy_ns.min(waited) };
+                let unseen = Event::Unseen { busy_ns, delay_ns: busy_ns.min(waited), ran_ns: ran };
                 handle(now, unseen, &mut self.actions);
                 (next_wish, known_ns) = (now + WISH_EVERY_NS, 0);
             }

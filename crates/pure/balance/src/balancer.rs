@@ -291,7 +291,7 @@ impl Balancer {
         self.rest.forget_before(self.epoch, rest_epochs);
         self.loans.forget_absent(&reading.snapshot);
         let rests = |_, cachelet| self.rest.has(cachelet);
-        self.shares.observe(reading.snapshot.workers.iter(), |_| false, rests);
+        self.shares.observe(reading.snapshot.workers.iter(), |_| false, rests, |_| false);
         if self.shares.age() == 0 {
             self.trust.clear();
             self.acted.clear();

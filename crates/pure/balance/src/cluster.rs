@@ -123,12 +123,17 @@ impl ClusterPlanner {
     /// O(cachelets · log + sources · steps · (workers + a worker's cachelets)).
     pub fn plan(&mut self, outlook: &Outlook) -> ClusterPlan {
         let heard = outlook.servers.iter().filter(|one| one.standing != Standing::Silent);
+        self.watch(outlook);
         let touched = self.remedies.touched();
         let rests = |at, cachelet| self.rest.has(cachelet) || touched.contains(&at);
+        // A heartbeat tells of the epoch before it.
+        let is_between = |cachelet| {
+            self.under_way.contains(&cachelet) || self.rest.since(cachelet, outlook.epoch) <= 1
+        };
         let ends = outlook.under_way.iter().flat_map(|step| [step.from, step.to]);
         let ends: BTreeSet<Owner> = ends.collect();
-        self.shares.observe(heard.flat_map(|one| &one.workers), |at| ends.contains(&at), rests);
-        self.watch(outlook);
+        let workers = heard.flat_map(|one| &one.workers);
+        self.shares.observe(workers, |at| ends.contains(&at), rests, is_between);
         if !outlook.awaits {
             self.restore(outlook);
         }

@@ -7,6 +7,7 @@
 
 pub mod hot;
 
+mod capacity;
 mod cases;
 mod evening;
 mod gate;

@@ -53,6 +53,11 @@ impl Rest {
         self.moved.contains_key(&cachelet)
     }
 
+    /// Epochs since it has moved.
+    pub(crate) fn since(&self, cachelet: Prefix, epoch: u64) -> u64 {
+        self.moved.get(&cachelet).map_or(u64::MAX, |moved| epoch - moved.epoch)
+    }
+
     pub fn forget_before(&mut self, epoch: u64, rest_epochs: u32) {
         self.moved.retain(|_, moved| epoch < moved.epoch + u64::from(rest_epochs));
     }

@@ -7,23 +7,23 @@
 use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Owner, Prefix, Snapshot, WorkerLoad};
+use mbal_model::{CacheletLoad, Owner, Prefix, Snapshot, WorkerLoad};
 
-/// The newest epoch's part in a worker's capacity, and in a share. What a move takes is no work: a capacity falls late.
-const CAPACITY_NEWEST: f64 = 0.3;
-const CAPACITY_FALLS: f64 = 0.1;
+use crate::capacity::Capacities;
+
+/// The newest epoch's part in a share.
 const SHARE_NEWEST: f64 = 0.5;
 /// A share that differs by this part is taken anew: the load is another one.
 const SHARE_ANEW: f64 = 0.5;
 /// Below this, of an average worker's work, nothing differs but by chance.
 const SHARE_FELT: f64 = 0.02;
-/// So many keys show what a worker can do; fewer count for less.
-const CAPACITY_KEYS: f64 = 1000.0;
+/// Of all work, as much as that is measured in any epoch.
+const MEASURED_LEAST: f64 = 0.05;
 
-/// Remembers from epoch to epoch what is smoothed. Work has no unit here: a worker does as much as is said of its capacity.
+/// Remembers from epoch to epoch what is smoothed.
+#[derive(Default)]
 pub(crate) struct Shares {
-    capacities: BTreeMap<Owner, f64>,
-    least: f64,
+    capacities: Capacities,
     cachelets: BTreeMap<Prefix, f64>,
     /// What stays with each worker.
     fixed: BTreeMap<Owner, f64>,
@@ -33,54 +33,52 @@ pub(crate) struct Shares {
     work_per_key: f64,
 }
 
-impl Default for Shares {
-    fn default() -> Shares {
-        let (capacities, cachelets, fixed) = Default::default();
-        Shares { capacities, least: 1.0, cachelets, fixed, age: 0, work_per_key: 0.0 }
-    }
-}
-
 impl Shares {
     /// An epoch of all workers that were heard of. What is not among them is forgotten.
-    /// `moves`: who gives or takes cachelets does less beside it. `rests`: what has just moved, or lies where something has moved, may cost
-    /// otherwise, which is no other load.
+    /// `moves`: who gives or takes cachelets does less beside it. `rests`: what has just moved, or lies where something has
+    /// moved, may cost otherwise, which is no other load. `is_between`: what was at two places in this epoch has as much as before, whatever
+    /// either has seen of it.
     pub fn observe<'w>(
         &mut self,
         workers: impl Iterator<Item = &'w WorkerLoad> + Clone,
         moves: impl Fn(Owner) -> bool,
         rests: impl Fn(Owner, Prefix) -> bool,
+        is_between: impl Fn(Prefix) -> bool,
     ) {
+        self.capacities.observe(workers.clone(), moves);
+        let count = workers.clone().count().max(1) as f64;
+        let kept = |held: &CacheletLoad| {
+            let known = self.cachelets.get(&held.cachelet).copied();
+            known.filter(|_| is_between(held.cachelet))
+        };
+        let (mut all, mut all_kept, mut work, mut keys) = (0.0, 0.0, 0.0, 0);
         for worker in workers.clone() {
-            let (now, keys) = (worker.service.capacity, worker.service.keys as f64);
-            if now > 0.0 && worker.load() > 0.0 {
-                let known = self.capacities.entry(worker.at).or_insert(now);
-                let newest = match (moves(worker.at), now < *known) {
-                    (true, _) => 0.0,
-                    (false, true) => CAPACITY_FALLS,
-                    (false, false) => CAPACITY_NEWEST,
-                };
-                *known += newest * (keys / CAPACITY_KEYS).min(1.0) * (now - *known);
+            let rate = self.capacities.rate(worker.at);
+            (work, keys) = (work + worker.load() * rate, keys + worker.service.keys);
+            all += worker.fixed * rate;
+            for held in &worker.cachelets {
+                match kept(held) {
+                    Some(share) => all_kept += share,
+                    None => all += held.load * rate,
+                }
             }
         }
-        let known = || workers.clone().filter_map(|worker| self.capacities.get(&worker.at));
-        // Who has not shown what it can do can do as much as the weakest.
-        let least = known().copied().fold(f64::INFINITY, f64::min);
-        let least = if least.is_finite() { least } else { 1.0 };
-        let capacity = |at: &Owner| self.capacities.get(at).copied().unwrap_or(least);
-        let count = workers.clone().count().max(1) as f64;
-        let all = workers.clone().map(|one| one.load() * capacity(&one.at)).sum::<f64>();
-        let keys = workers.clone().map(|one| one.service.keys as f64).sum::<f64>();
-        self.work_per_key = if keys > 0.0 { all / keys } else { 0.0 };
+        self.work_per_key = if keys > 0 { work / keys as f64 } else { 0.0 };
         // In units of an average worker's.
-        let unit = if all > 0.0 { count / all } else { 0.0 };
-        let capacities = workers.clone().map(|one| (one.at, capacity(&one.at)));
-        let capacities: BTreeMap<Owner, f64> = capacities.collect();
+        let unit = match all > 0.0 {
+            true => (count - all_kept).max(MEASURED_LEAST * count) / all,
+            false => 0.0,
+        };
         let (mut cachelets, mut fixed, mut anew) = (BTreeMap::new(), BTreeMap::new(), 0.0);
         for worker in workers {
-            let per_load = capacities[&worker.at] * unit;
+            let per_load = self.capacities.rate(worker.at) * unit;
             let known = self.fixed.get(&worker.at).copied();
             fixed.insert(worker.at, smoothed(known, worker.fixed * per_load, &mut 0.0));
             for held in &worker.cachelets {
+                if let Some(share) = kept(held) {
+                    cachelets.insert(held.cachelet, share);
+                    continue;
+                }
                 let known = self.cachelets.get(&held.cachelet).copied();
                 let mut change = 0.0;
                 let share = smoothed(known, held.load * per_load, &mut change);
@@ -90,19 +88,16 @@ impl Shares {
         }
         self.age = if anew > SHARE_ANEW { 0 } else { self.age.saturating_add(1) };
         (self.cachelets, self.fixed) = (cachelets, fixed);
-        self.capacities.retain(|at, _| capacities.contains_key(at));
-        self.least = least;
     }
 
     /// The same workers and cachelets, wherever they lie in `arranged`, by shares: on average a worker has a capacity of 1 and a load of
     /// 1, so that load / capacity says how much more than its part a worker has to do.
     pub fn demand(&self, arranged: &Snapshot) -> Snapshot {
         let mut demand = arranged.clone();
-        let capacity = |at: Owner| self.capacities.get(&at).copied().unwrap_or(self.least);
-        let all = arranged.workers.iter().map(|worker| capacity(worker.at));
+        let all = arranged.workers.iter().map(|worker| self.capacities.of(worker.at));
         let mean = all.sum::<f64>() / arranged.workers.len().max(1) as f64;
         for worker in &mut demand.workers {
-            worker.service.capacity = capacity(worker.at) / mean;
+            worker.service.capacity = self.capacities.of(worker.at) / mean;
             worker.fixed = self.fixed.get(&worker.at).copied().unwrap_or(0.0);
             for held in &mut worker.cachelets {
                 held.load = self.share(held.cachelet);
@@ -147,4 +142,78 @@ fn smoothed(known: Option<f64>, now: f64, anew: &mut f64) -> f64 {
 /// Share of the work / share of the capacity, by worker of a demand.
 pub(crate) fn quotient(worker: &WorkerLoad) -> f64 {
     worker.load() / worker.service.capacity
+}
+
+#[cfg(test)]
+mod tests {
+    use mbal_model::{ServerId, Service, WorkerId};
+
+    use super::*;
+
+    fn at(server: u16) -> Owner {
+        Owner { server: ServerId(server), worker: WorkerId(0) }
+    }
+
+    /// A server of one worker: what it does for each load, what part of that it runs, and its cachelets' loads by their places.
+    type Lone<'a> = (f64, f64, &'a [(usize, f64)]);
+
+    fn workers(all: &[Lone]) -> Vec<WorkerLoad> {
+        let worker = |(server, (capacity, part, held)): (usize, &Lone)| WorkerLoad {
+            at: at(server as u16),
+            service: Service {
+                capacity: *capacity,
+                part: Some(*part),
+                keys: held.iter().map(|(_, load)| (100_000.0 * load * capacity) as u64).sum(),
+                ..Service::default()
+            },
+            fixed: 0.0,
+            bytes_max: 0,
+            cachelets: held
+                .iter()
+                .map(|(place, load)| CacheletLoad {
+                    cachelet: Prefix::nth(*place, 4),
+                    load: *load,
+                    bytes: 0,
+                    pinned: false,
+                })
+                .collect(),
+        };
+        all.iter().enumerate().map(worker).collect()
+    }
+
+    fn quotients(shares: &Shares, all: &[WorkerLoad]) -> Vec<f64> {
+        let demand = shares.demand(&Snapshot { workers: all.to_vec() });
+        demand.workers.iter().map(|one| (quotient(one) * 100.0).round() / 100.0).collect()
+    }
+
+    #[test]
+    fn a_quota_that_is_not_used_up_makes_nobody_strong() {
+        // All have 15% of a core; the second and third use a third of that or less, and one of them wakes up for each request.
+        let all =
+            [(0.15, 0.15, &[(0, 1.0)][..]), (0.3, 1.0, &[(1, 0.05)]), (1.0, 1.0, &[(2, 0.05)])];
+        let all = workers(&all);
+        let mut shares = Shares::default();
+        shares.observe(all.iter(), |_| false, |_, _| false, |_| false);
+        assert_eq!(quotients(&shares, &all), [2.09, 0.21, 0.7]);
+    }
+
+    #[test]
+    fn cores_of_different_speed_are_known_without_being_busy() {
+        let all =
+            workers(&[(0.4, 1.0, &[(0, 1.0)]), (1.0, 1.0, &[(1, 0.4)]), (1.0, 1.0, &[(2, 0.4)])]);
+        let mut shares = Shares::default();
+        shares.observe(all.iter(), |_| false, |_, _| false, |_| false);
+        assert_eq!(quotients(&shares, &all), [2.0, 0.8, 0.8]);
+    }
+
+    #[test]
+    fn what_moved_in_an_epoch_has_as_much_as_before_and_so_have_the_others() {
+        let before = workers(&[(1.0, 1.0, &[(0, 0.25), (1, 0.25), (2, 0.5)]), (1.0, 1.0, &[])]);
+        let mut shares = Shares::default();
+        shares.observe(before.iter(), |_| false, |_, _| false, |_| false);
+        // It was away for the most of this epoch: its new place has seen a tenth of it.
+        let after = workers(&[(1.0, 1.0, &[(0, 0.25), (1, 0.25)]), (1.0, 1.0, &[(2, 0.05)])]);
+        shares.observe(after.iter(), |_| false, |_, _| true, |one| one == Prefix::nth(2, 4));
+        assert_eq!(quotients(&shares, &after), [1.0, 1.0]);
+    }
 }

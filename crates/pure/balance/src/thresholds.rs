@@ -1,6 +1,6 @@
 //! The numbers of balancing.
 
-use mbal_model::WorkerLoad;
+use mbal_model::{WorkerLoad, waiting_at};
 
 /// When balancing starts and how hard it tries: the starting values of docs/design/balancing.md.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,20 +13,17 @@ pub struct Thresholds {
     pub rest_epochs: u32,
 }
 
-/// Requests that stand ready before they are served, on average: from here on they wait.
-const WAITING: f64 = 1.0;
-
 impl Thresholds {
     /// Whether a load is more than a worker may have. A millionth of its time is no overload.
     pub fn is_over(&self, load: f64) -> bool {
         load > self.permissible + 1e-6
     }
 
-    /// Whether requests stand waiting in a worker. Where nobody has measured that, its load says it: at T, requests that are as long
-    /// and come by chance wait for one another.
+    /// Whether requests stand waiting in a worker: as many as would at T, if they were as long and came by chance; at 0.75 that is one.
+    /// Where nobody has measured it, the load says it.
     pub fn waits(&self, worker: &WorkerLoad) -> bool {
         match worker.service.waiting {
-            Some(waiting) => waiting >= WAITING,
+            Some(waiting) => waiting >= waiting_at(self.permissible),
             None => self.is_over(worker.load()),
         }
     }

@@ -326,6 +326,8 @@ pub struct WorkerReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<f64>,
     pub capacity: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<f64>,
     pub keys: u64,
     pub turns: u64,
 }
@@ -360,11 +362,11 @@ impl WorkerReport {
     /// What a heartbeat says of a worker.
     pub fn of(worker: &WorkerLoad, listed: usize) -> WorkerReport {
         let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
-        let Service { waiting, capacity, keys, turns } = worker.service;
-        let waiting = waiting.map(rounded);
+        let Service { waiting, capacity, part, keys, turns } = worker.service;
+        let (waiting, part) = (waiting.map(rounded), part.map(rounded));
         let cachelets = worker.cachelets.iter().map(named).collect();
         let report = WorkerReport::new(worker.fixed, cachelets, listed);
-        WorkerReport { waiting, capacity: rounded(capacity), keys, turns, ..report }
+        WorkerReport { waiting, capacity: rounded(capacity), part, keys, turns, ..report }
     }
 
     /// How it served, as far as it can be meant so.
@@ -373,6 +375,7 @@ impl WorkerReport {
         Service {
             waiting: self.waiting.map(|waiting| sane(waiting, WAITING_MAX)),
             capacity: sane(self.capacity, CAPACITY_MAX),
+            part: self.part.map(|part| sane(part, 1.0)),
             keys: self.keys,
             turns: self.turns,
         }

@@ -21,6 +21,8 @@ pub struct Service {
     /// Work in a second in which it ran or was ready to run; the unit is the same for all workers of a cluster. 0: unknown, and
     /// taken for the others' average.
     pub capacity: f64,
+    /// Of that second, the part in which it ran: little under a quota that is used up. `None`: nobody has measured it.
+    pub part: Option<f64>,
     /// Keys that it was asked for, and the turns in which they came: chance goes by the one, and both tell of batches. 0 turns: unknown.
     pub keys: u64,
     pub turns: u64,

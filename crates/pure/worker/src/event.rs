@@ -47,9 +47,9 @@ pub enum Event<'a> {
     /// Everything that had arrived is done: it has kept the worker's thread busy for so long, from
     /// waking to now. It had arrived within `before_ns` before that, in which others were served; 0 if the thread slept.
     Rests { busy_ns: u64, before_ns: u64 },
-    /// Since this was said last, the thread wanted its core for so long while its loop took it for asleep; for `delay_ns` of it the thread
-    /// was ready to run, and did not.
-    Unseen { busy_ns: u64, delay_ns: u64 },
+    /// Since this was said last, the thread has run for `ran_ns` in all. While its loop took it for asleep it wanted its core for `busy_ns`;
+    /// for `delay_ns` of this it was ready to run, and did not.
+    Unseen { busy_ns: u64, delay_ns: u64, ran_ns: u64 },
     /// Which server this is, who the others are, and who owns what. Until then a server is alone.
     Mapped { here: ServerId, cluster: Arc<Cluster> },
     /// A link to a peer came up: so many requests may be on it unanswered.

@@ -138,9 +138,10 @@ impl Worker {
                 return;
             }
             Event::Rests { busy_ns, before_ns } => return self.rests(busy_ns, before_ns),
-            Event::Unseen { busy_ns, delay_ns } => {
+            Event::Unseen { busy_ns, delay_ns, ran_ns } => {
                 let counters = self.shared.counters(self.here.owner.worker.0.into());
                 counters.busy_ns.add(busy_ns);
+                counters.ran_ns.add(ran_ns);
                 return self.wakeup.waiting.delayed(counters, delay_ns);
             }
             Event::Timing => return self.time(None),

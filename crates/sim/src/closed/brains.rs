@@ -187,6 +187,8 @@ impl Brains {
             let service = Service {
                 waiting: Some(self.noisy(served.waiting(at), served.turns[at])),
                 capacity: WORK * self.noisy(laid.network.capacity[at], keys),
+                // Unequal workers have unequal cores, and no quotas.
+                part: Some(1.0),
                 keys: self.noisy(served.followed_keys[at], served.followed_keys[at]) as u64,
                 turns: self.noisy(served.followed_turns[at], served.followed_turns[at]) as u64,
             };

@@ -51,7 +51,7 @@ counters! {
     requests_own requests_neighbour requests_peer conns_handed_over
     get_unreachable
     get_expired idle_kicks crawler_items_checked crawler_reclaimed crawler_starts
-    busy_ns waited_ns turns turns_followed keys_followed
+    busy_ns ran_ns waited_ns turns turns_followed keys_followed
     work work_followed work_linked work_handable
     caused_followed caused_linked
 }

@@ -41,6 +41,7 @@ pub struct Tallies {
 #[derive(Clone, Copy, Debug, Default)]
 struct WorkerTally {
     busy_ns: u64,
+    ran_ns: u64,
     waited_ns: u64,
     keys: u64,
     /// What follows cachelets: its turns, and their keys.
@@ -66,6 +67,7 @@ impl Tallies {
     ) -> Tallies {
         let tally = |counters: &Counters| WorkerTally {
             busy_ns: counters.busy_ns.get(),
+            ran_ns: counters.ran_ns.get(),
             waited_ns: counters.waited_ns.get(),
             keys: counters.keyed(),
             turns: counters.turns_followed.get(),
@@ -170,13 +172,14 @@ impl Spent {
     fn service(&self) -> Service {
         let (now, then) = (&self.now, &self.then);
         let (busy_ns, work) = (now.busy_ns - then.busy_ns, now.work - then.work);
-        let keys = now.keys - then.keys;
+        let (keys, ran_ns) = (now.keys - then.keys, now.ran_ns - then.ran_ns);
         // All keys, in as many turns as they would come in if they came as those do that follow cachelets.
         let turns =
             (now.turns - then.turns) as f64 / (now.turns_keys - then.turns_keys).max(1) as f64;
         Service {
             waiting: Some((now.waited_ns - then.waited_ns) as f64 / self.elapsed_ns),
             capacity: work as f64 * 1e9 / busy_ns.max(1) as f64,
+            part: (ran_ns > 0).then(|| (ran_ns as f64 / busy_ns.max(1) as f64).min(1.0)),
             keys,
             turns: (keys as f64 * turns) as u64,
         }

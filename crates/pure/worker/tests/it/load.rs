@@ -146,9 +146,9 @@ fn who_stood_in_line_is_told_by_turns_and_by_how_long_they_took() {
     }
     // 0, 50, 100 and 150 ms behind each other, and all of them for half of what was done before.
     pair.handle(0, Event::Rests { busy_ns: 200_000_000, before_ns: 100_000_000 });
-    pair.handle(0, Event::Unseen { busy_ns: 300_000_000, delay_ns: 0 });
+    pair.handle(0, Event::Unseen { busy_ns: 300_000_000, delay_ns: 0, ran_ns: 100_000_000 });
     let epoch = pair.server.end_epoch(1_000_000_000);
     let worker = &epoch.leaves_since(&before)[0];
-    assert_eq!(worker.service.waiting, Some(0.5));
+    assert_eq!((worker.service.waiting, worker.service.part), (Some(0.5), Some(0.2)));
     assert!((worker.load() - 0.5).abs() < 1e-9, "{worker:?}");
 }
