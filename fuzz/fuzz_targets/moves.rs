@@ -6,7 +6,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use mbal_migration::destination::{self, Destination, Imported};
 use mbal_migration::source::{self, Exported, Source};
-use mbal_migration::{Answer, Ask, Begin, Incarnation, Order};
+use mbal_migration::{Response, Request, Begin, Incarnation, Order};
 use mbal_model::{Instant, MoveId, Prefix, WorkerId};
 
 /// Parts that the fuzzed source has exported: the last hash of the slice of each, and whether it was taken.
@@ -62,7 +62,7 @@ fn carry_out_there(there: &mut Destination, came: &mut Option<u64>, served: &mut
             destination::Next::Say(answer) => {
                 let mut bytes = Vec::new();
                 let kind = answer.encode(&mut bytes);
-                assert_eq!(Answer::parse(kind, &bytes), Ok(answer));
+                assert_eq!(Response::parse(kind, &bytes), Ok(answer));
             }
             destination::Next::Do(step) => match step {
                 destination::Step::Adopt => {
@@ -127,7 +127,7 @@ fuzz_target!(|input: &[u8]| {
         if let Some(event) = event {
             source.handle(now, event).expect("no peer says so");
         }
-        if let Ok(answer) = Answer::parse(*kind, payload) {
+        if let Ok(answer) = Response::parse(*kind, payload) {
             let mut again = Vec::new();
             assert_eq!((answer.encode(&mut again), again.as_slice()), (*kind, payload));
             source.handle(now, source::Event::Answer(answer)).ok();
@@ -136,7 +136,7 @@ fuzz_target!(|input: &[u8]| {
             assert!(source.gone() >= before && exports.untaken > 0, "nothing was sent");
         }
         carry_out(&mut source, &mut exports, now, prefix);
-        if let Ok(ask) = Ask::parse(*kind, payload) {
+        if let Ok(ask) = Request::parse(*kind, payload) {
             let mut again = Vec::new();
             assert_eq!((ask.encode(&mut again), again.as_slice()), (*kind, payload));
             target.handle(destination::Event::Asked(ask)).ok();

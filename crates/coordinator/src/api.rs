@@ -14,7 +14,7 @@ use mbal_control::api::{
     AutoscaleConfig, BalanceCall, Failure, Heartbeat, HotCall, Leads, Leaving, LostCall, MoveCall,
     Registration, ScaleCall, SplitCall,
 };
-use mbal_control::{Answer, Ask, Refusal};
+use mbal_control::{self as control, Refusal};
 use mbal_election::Term;
 use mbal_locks::{Mutex, ranks};
 use mbal_model::ServerId;
@@ -196,39 +196,41 @@ impl Shared {
         })
     }
 
-    async fn tell(self, ask: Ask) -> Response {
+    async fn tell(self, ask: control::Request) -> Response {
         let answer = |answer| match answer {
-            Answer::Registered(registered) => Json(registered).into_response(),
-            Answer::News(news) => Json(news).into_response(),
-            Answer::Status(status) => Json(status).into_response(),
-            Answer::Map(document) => document.into_response(),
-            Answer::Move(number) => Json(serde_json::json!({ "number": number })).into_response(),
-            Answer::HotKeys(told) => Json(told).into_response(),
-            Answer::Forecast(told) => Json(told).into_response(),
-            Answer::Scale(told) => Json(*told).into_response(),
+            control::Response::Registered(registered) => Json(registered).into_response(),
+            control::Response::News(news) => Json(news).into_response(),
+            control::Response::Status(status) => Json(status).into_response(),
+            control::Response::Map(document) => document.into_response(),
+            control::Response::Move(number) => {
+                Json(serde_json::json!({ "number": number })).into_response()
+            }
+            control::Response::HotKeys(told) => Json(told).into_response(),
+            control::Response::Forecast(told) => Json(told).into_response(),
+            control::Response::Scale(told) => Json(*told).into_response(),
             // Planners read it, not callers.
-            Answer::Outlook(_)
-            | Answer::Rates(_)
-            | Answer::Owners(_)
-            | Answer::Demand(_)
-            | Answer::Autoscale(_)
-            | Answer::Inventory(_)
-            | Answer::Done => Json(serde_json::json!({})).into_response(),
+            control::Response::Outlook(_)
+            | control::Response::Rates(_)
+            | control::Response::Owners(_)
+            | control::Response::Demand(_)
+            | control::Response::Autoscale(_)
+            | control::Response::Inventory(_)
+            | control::Response::Done => Json(serde_json::json!({})).into_response(),
         };
         self.with_driver(|driver| driver.ask(ask), answer).await
     }
 }
 
 async fn map(State(shared): State<Shared>) -> Response {
-    shared.tell(Ask::Map).await
+    shared.tell(control::Request::Map).await
 }
 
 async fn status(State(shared): State<Shared>) -> Response {
-    shared.tell(Ask::Status).await
+    shared.tell(control::Request::Status).await
 }
 
 async fn hot_keys(State(shared): State<Shared>) -> Response {
-    shared.tell(Ask::HotKeys).await
+    shared.tell(control::Request::HotKeys).await
 }
 
 /// `?servers=N&database_rate=R`, either or none.
@@ -249,7 +251,7 @@ async fn forecast(State(shared): State<Shared>, RawQuery(query): RawQuery) -> Re
             return failed(StatusCode::BAD_REQUEST, format!("{name}={value}: a number"));
         }
     }
-    shared.tell(Ask::Forecast { servers, database_rate }).await
+    shared.tell(control::Request::Forecast { servers, database_rate }).await
 }
 
 async fn autoscale(State(shared): State<Shared>) -> Response {
@@ -260,7 +262,7 @@ async fn set_autoscale(
     State(shared): State<Shared>,
     Body(body): Body<AutoscaleConfig>,
 ) -> Response {
-    shared.tell(Ask::Autoscale(body)).await
+    shared.tell(control::Request::Autoscale(body)).await
 }
 
 async fn events(State(shared): State<Shared>) -> Response {
@@ -279,7 +281,7 @@ async fn openapi() -> Response {
 }
 
 async fn register(State(shared): State<Shared>, Body(body): Body<Registration>) -> Response {
-    shared.tell(Ask::Register(body)).await
+    shared.tell(control::Request::Register(body)).await
 }
 
 async fn heartbeat(
@@ -288,7 +290,7 @@ async fn heartbeat(
     Body(body): Body<Heartbeat>,
 ) -> Response {
     match server(&id) {
-        Ok(id) => shared.tell(Ask::Heartbeat(id, body)).await,
+        Ok(id) => shared.tell(control::Request::Heartbeat(id, body)).await,
         Err(response) => response,
     }
 }
@@ -299,7 +301,7 @@ async fn leave(
     Body(body): Body<Leaving>,
 ) -> Response {
     match server(&id) {
-        Ok(id) => shared.tell(Ask::Leave(id, body.incarnation)).await,
+        Ok(id) => shared.tell(control::Request::Leave(id, body.incarnation)).await,
         Err(response) => response,
     }
 }
@@ -310,31 +312,31 @@ async fn lost(
     Body(body): Body<LostCall>,
 ) -> Response {
     match server(&id) {
-        Ok(id) => shared.tell(Ask::SaidLost(id, body)).await,
+        Ok(id) => shared.tell(control::Request::SaidLost(id, body)).await,
         Err(response) => response,
     }
 }
 
 async fn drain(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
     match server(&id) {
-        Ok(id) => shared.tell(Ask::Drain(id, true)).await,
+        Ok(id) => shared.tell(control::Request::Drain(id, true)).await,
         Err(response) => response,
     }
 }
 
 async fn undrain(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
     match server(&id) {
-        Ok(id) => shared.tell(Ask::Drain(id, false)).await,
+        Ok(id) => shared.tell(control::Request::Drain(id, false)).await,
         Err(response) => response,
     }
 }
 
 async fn balance(State(shared): State<Shared>, Body(body): Body<BalanceCall>) -> Response {
-    shared.tell(Ask::Balance(body.mode)).await
+    shared.tell(control::Request::Balance(body.mode)).await
 }
 
 async fn copy_hot_keys(State(shared): State<Shared>, Body(body): Body<HotCall>) -> Response {
-    shared.tell(Ask::CopyHotKeys(body.mode)).await
+    shared.tell(control::Request::CopyHotKeys(body.mode)).await
 }
 
 async fn scale(
@@ -345,15 +347,15 @@ async fn scale(
     if only_dry.is_some() && !body.dry_run {
         return unauthorized();
     }
-    shared.tell(Ask::Scale(body)).await
+    shared.tell(control::Request::Scale(body)).await
 }
 
 async fn scaling(State(shared): State<Shared>) -> Response {
-    shared.tell(Ask::Scaling).await
+    shared.tell(control::Request::Scaling).await
 }
 
 async fn end_scaling(State(shared): State<Shared>) -> Response {
-    shared.tell(Ask::EndScaling).await
+    shared.tell(control::Request::EndScaling).await
 }
 
 /// Without the driver's answer it says that there is none: whoever is on watch is to hear of a hanging disk.
@@ -367,18 +369,18 @@ async fn metrics(State(shared): State<Shared>) -> Response {
 }
 
 async fn begin_move(State(shared): State<Shared>, Body(body): Body<MoveCall>) -> Response {
-    shared.tell(Ask::Move(body)).await
+    shared.tell(control::Request::Move(body)).await
 }
 
 async fn cancel_move(State(shared): State<Shared>, Path(number): Path<String>) -> Response {
     match number.parse() {
-        Ok(number) => shared.tell(Ask::CancelMove(number)).await,
+        Ok(number) => shared.tell(control::Request::CancelMove(number)).await,
         Err(_) => failed(StatusCode::BAD_REQUEST, "a move has a number"),
     }
 }
 
 async fn split(State(shared): State<Shared>, Body(body): Body<SplitCall>) -> Response {
-    shared.tell(Ask::Split(body)).await
+    shared.tell(control::Request::Split(body)).await
 }
 
 #[expect(clippy::result_large_err, reason = "the error is the answer, and is made once a call")]

@@ -1,7 +1,7 @@
 //! The thread that scales: `mbal_planning`'s [`Pilot`], with a clock and with machines.
 //!
 //! ```text
-//!   driver ◄── Ask ── mbal-autoscaler: Pilot ── start, stop ──► machines
+//!   driver ◄── Request ── mbal-autoscaler: Pilot ── start, stop ──► machines
 //! ```
 
 use std::io;

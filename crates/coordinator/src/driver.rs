@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mbal_control::api::{AutoscaleStatus, ScaleStatus};
-use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
+use mbal_control::{Coordinator, Refusal, Request, Response, Settings, State};
 use mbal_election::Term;
 use mbal_model::{Cluster, Instant};
 use mbal_reactor::LeaseClock;
@@ -137,16 +137,16 @@ impl Driver {
 
     /// How the autoscaler is set up, and what it has done.
     pub(crate) fn autoscale(&mut self) -> (Option<Term>, Result<AutoscaleStatus, Failed>) {
-        let (term, answer) = self.ask(Ask::AutoscaleStatus);
+        let (term, answer) = self.ask(Request::AutoscaleStatus);
         let status = answer.map(|answer| match answer {
-            Answer::Autoscale(status) => status,
+            Response::Autoscale(status) => status,
             _ => AutoscaleStatus::default(),
         });
         (term, status.map(|status| AutoscaleStatus { machines: self.machines.into(), ..status }))
     }
 
     /// One transaction, and the term in which it was done.
-    pub(crate) fn ask(&mut self, ask: Ask) -> (Option<Term>, Result<Answer, Failed>) {
+    pub(crate) fn ask(&mut self, ask: Request) -> (Option<Term>, Result<Response, Failed>) {
         match self.lead() {
             Ok(term) => (term, self.decide(ask)),
             Err(failed) => (None, Err(failed)),
@@ -158,7 +158,7 @@ impl Driver {
         self.led.as_ref()?.term
     }
 
-    fn decide(&mut self, ask: Ask) -> Result<Answer, Failed> {
+    fn decide(&mut self, ask: Request) -> Result<Response, Failed> {
         let now = self.clock.now();
         let led = self.led.as_mut().expect("it leads");
         let done = led.coordinator.handle(mbal_model::Instant::ZERO + (now - led.began), ask);
@@ -332,8 +332,8 @@ impl Driver {
     /// For Prometheus, which asks each coordinator by itself.
     pub(crate) fn metrics(&mut self) -> String {
         let scaling = self.scaling().unwrap_or_default();
-        match (self.ask(Ask::Status), &self.led) {
-            ((_, Ok(Answer::Status(status))), Some(Led { coordinator, .. })) => {
+        match (self.ask(Request::Status), &self.led) {
+            ((_, Ok(Response::Status(status))), Some(Led { coordinator, .. })) => {
                 metrics::page(&status, coordinator, self.planned_in, &scaling)
             }
             _ => metrics::of_who_stands_by(),
@@ -350,15 +350,15 @@ impl Driver {
     }
 
     pub(crate) fn scaling(&mut self) -> Option<ScaleStatus> {
-        match self.ask(Ask::Scaling) {
-            (_, Ok(Answer::Scale(status))) => Some(*status),
+        match self.ask(Request::Scaling) {
+            (_, Ok(Response::Scale(status))) => Some(*status),
             _ => None,
         }
     }
 
     /// The map and the servers, once all of them let clients in.
     pub(crate) fn served(&mut self) -> Option<Cluster> {
-        let (_, Ok(Answer::Status(status))) = self.ask(Ask::Status) else { return None };
+        let (_, Ok(Response::Status(status))) = self.ask(Request::Status) else { return None };
         let serve = status.servers.iter().all(|server| server.state == "serving");
         self.led.as_ref().filter(|_| serve)?.coordinator.state().document()
     }
@@ -379,8 +379,8 @@ mod tests {
 
     use super::*;
 
-    fn registration() -> Ask {
-        Ask::Register(Registration {
+    fn registration() -> Request {
+        Request::Register(Registration {
             incarnation: 7.into(),
             cluster: "mbal".into(),
             client: "10.0.0.1:1".into(),
@@ -389,7 +389,7 @@ mod tests {
         })
     }
 
-    fn why(told: (Option<Term>, Result<Answer, Failed>)) -> String {
+    fn why(told: (Option<Term>, Result<Response, Failed>)) -> String {
         match told.1 {
             Err(Failed::Unsaved(why)) => why,
             Err(Failed::Refused(refusal)) => format!("refused: {refusal}"),
@@ -412,12 +412,12 @@ mod tests {
         let doubt = "whether the coordinator's state was saved is not known";
         assert!(why(driver.ask(registration())).contains(doubt));
         assert!(
-            why(driver.ask(Ask::Status)).contains(doubt),
+            why(driver.ask(Request::Status)).contains(doubt),
             "the file says one thing, this process another"
         );
         let Storage::File { file, .. } = &mut driver.storage else { panic!("it is a file") };
         file.syncs_in(sound);
-        assert!(why(driver.ask(Ask::Lost(ServerId(1)))).contains("there is no server 1"));
+        assert!(why(driver.ask(Request::Lost(ServerId(1)))).contains("there is no server 1"));
         let saved = std::fs::read_to_string(&path).expect("it is there");
         assert!(!saved.contains("10.0.0.1"), "{saved}");
         std::fs::remove_dir_all(folder).expect("it is the test's");

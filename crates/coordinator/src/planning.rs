@@ -1,8 +1,8 @@
 //! The thread that plans: once an epoch, and when a server is about to end, outside of the lock.
 //!
 //! ```text
-//!   driver ◄── Ask ── mbal-planner: mbal_planning::Planning
-//!          ── Answer ──►
+//!   driver ◄── Request ── mbal-planner: mbal_planning::Planning
+//!          ── Response ──►
 //! ```
 //! Callers of the API do not wait for it: the lock is held for short transactions.
 
@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mbal_balance::Thresholds;
-use mbal_control::Answer;
+use mbal_control::Response;
 use mbal_locks::{Mutex, ranks};
 
 use crate::driver::Driver;
@@ -60,7 +60,7 @@ fn plan(driver: &Mutex<ranks::Driver, Driver>, epoch: Duration, heard: &Receiver
         let mut next = Some(planning.epoch());
         while let Some(ask) = next {
             let answer = driver.lock().ask(ask).1.ok();
-            let (begun, plans) = (Instant::now(), matches!(answer, Some(Answer::Outlook(_))));
+            let (begun, plans) = (Instant::now(), matches!(answer, Some(Response::Outlook(_))));
             let asks = catch_unwind(AssertUnwindSafe(|| planning.answered(answer)));
             if plans {
                 driver.lock().planned_in(begun.elapsed());

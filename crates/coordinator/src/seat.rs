@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mbal_election::{
-    Answer, Election, News, Next, Question, SaveAnswer, Stored, Term, UNUSABLE_PAUSE, Verdict,
+    Election, News, Next, Request, Response, SaveResponse, Stored, Term, UNUSABLE_PAUSE, Verdict,
 };
 use mbal_etcd::Leadership;
 use mbal_locks::{Condvar, Mutex, MutexGuard, ranks};
@@ -101,13 +101,13 @@ impl Seat {
                     let mut shared = self.shared();
                     let answer = asked.unwrap_or_else(|failed| {
                         self.trouble(&mut shared, Some(failed.why));
-                        Answer::Nothing
+                        Response::Nothing
                     });
-                    let is_of_use = answer != Answer::Nothing;
+                    let is_of_use = answer != Response::Nothing;
                     if is_of_use {
                         self.trouble(&mut shared, None);
                     }
-                    shared.election.told(self.now(), answer);
+                    shared.election.answered(self.now(), answer);
                     self.hear(&mut shared);
                     drop(shared);
                     if is_of_use && !knows_version {
@@ -213,7 +213,7 @@ impl Seat {
         loop {
             let (answer, failed) = self.etcd.save(fence, state);
             let why = failed.unwrap_or_else(|| match answer {
-                SaveAnswer::Refused { leader, .. } if leader == Some(fence.term) => {
+                SaveResponse::Refused { leader, .. } if leader == Some(fence.term) => {
                     "the state in etcd was changed by somebody who does not lead".into()
                 }
                 _ => "another coordinator leads".into(),
@@ -245,8 +245,8 @@ impl Seat {
     }
 }
 
-fn is_farewell(question: Question) -> bool {
-    matches!(question, Question::Revoke { .. })
+fn is_farewell(question: Request) -> bool {
+    matches!(question, Request::Revoke { .. })
 }
 
 /// True of versions of which nothing is known.

@@ -1,8 +1,8 @@
 //! The thread that looks at servers' keys in etcd, while this coordinator leads: whose lease is over is dead.
 //!
 //! ```text
-//!   driver ◄──Ask::Owners── mbal-leases ──look──► etcd
-//!      ▲──────Ask::KeysSeen──────┘
+//!   driver ◄──Request::Owners── mbal-leases ──look──► etcd
+//!      ▲──────Request::KeysSeen──────┘
 //! ```
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use mbal_control::{Answer, Ask};
+use mbal_control::{Request, Response};
 use mbal_etcd::OwnersKeys;
 use mbal_locks::{Mutex, ranks};
 
@@ -51,7 +51,7 @@ impl Drop for Watching {
 fn watch(driver: &Mutex<ranks::Driver, Driver>, keys: &OwnersKeys, stopped: &Receiver<()>) {
     let driver = || driver.lock();
     while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-        let (term, Ok(Answer::Owners(owners))) = driver().ask(Ask::Owners) else { continue };
+        let (term, Ok(Response::Owners(owners))) = driver().ask(Request::Owners) else { continue };
         if owners.servers.is_empty() {
             continue;
         }
@@ -66,7 +66,7 @@ fn watch(driver: &Mutex<ranks::Driver, Driver>, keys: &OwnersKeys, stopped: &Rec
         // What was seen in one term says nothing in another, whose time begins anew.
         let mut driver = driver();
         if driver.term() == term {
-            drop(driver.ask(Ask::KeysSeen(owners.at, seen)));
+            drop(driver.ask(Request::KeysSeen(owners.at, seen)));
         }
     }
 }

@@ -32,7 +32,7 @@ pub fn decode(bytes: &[u8]) -> Result<State, String> {
 #[cfg(test)]
 mod tests {
     use mbal_control::api::{Incarnation, Registration};
-    use mbal_control::{Ask, Coordinator, Settings};
+    use mbal_control::{Coordinator, Request, Settings};
     use mbal_model::Instant;
 
     use super::*;
@@ -56,7 +56,7 @@ mod tests {
                 memory_bytes: 64 << 30,
                 ..Registration::default()
             };
-            let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
+            let done = coordinator.handle(Instant::ZERO, Request::Register(registration));
             assert!(done.answer.is_ok(), "{:?}", done.answer);
         }
         coordinator.state().clone()

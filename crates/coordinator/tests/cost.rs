@@ -7,7 +7,7 @@ use std::time::{self, Duration};
 use mbal_control::api::{
     Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registration, WorkerReport,
 };
-use mbal_control::{Answer, Ask, Coordinator, Settings};
+use mbal_control::{Coordinator, Request, Response, Settings};
 use mbal_model::{Cluster, ClusterView, Instant, MapVersion, ServerId};
 
 const SERVERS: u16 = 1_000;
@@ -41,31 +41,31 @@ fn of_a_thousand_servers_of_64_workers() {
             ..Registration::default()
         };
         now += Duration::from_micros(1);
-        coordinator.handle(now, Ask::Register(registration)).answer.expect("it is taken");
+        coordinator.handle(now, Request::Register(registration)).answer.expect("it is taken");
     }
-    let mut ask = |coordinator: &mut Coordinator, ask: Ask| {
+    let mut ask = |coordinator: &mut Coordinator, ask: Request| {
         now += Duration::from_micros(1_000);
         coordinator.handle(now, ask).answer.expect("it is answered")
     };
     let version = coordinator.state().map.as_ref().expect("there is a map").version();
     for id in 1..=SERVERS {
-        ask(&mut coordinator, Ask::Heartbeat(ServerId(id), heartbeat(id, version)));
+        ask(&mut coordinator, Request::Heartbeat(ServerId(id), heartbeat(id, version)));
     }
     let beats: Vec<Heartbeat> = (1..=SERVERS).map(|id| heartbeat(id, version)).collect();
     let mut elapsed = Duration::ZERO;
     for _ in 0..ROUNDS {
         for (id, beat) in (1..).zip(beats.clone()) {
             let begun = time::Instant::now();
-            drop(black_box(ask(&mut coordinator, Ask::Heartbeat(ServerId(id), beat))));
+            drop(black_box(ask(&mut coordinator, Request::Heartbeat(ServerId(id), beat))));
             elapsed += begun.elapsed();
         }
     }
     let count = ROUNDS * u32::from(SERVERS);
     println!("a heartbeat: {:.2} us", elapsed.as_secs_f64() * 1e6 / f64::from(count));
     let begun = time::Instant::now();
-    (0..ROUNDS).for_each(|_| drop(black_box(ask(&mut coordinator, Ask::Status))));
+    (0..ROUNDS).for_each(|_| drop(black_box(ask(&mut coordinator, Request::Status))));
     println!("a status: {:.2} us", begun.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS));
-    let Answer::Map(map) = ask(&mut coordinator, Ask::Map) else { panic!("it is a map") };
+    let Response::Map(map) = ask(&mut coordinator, Request::Map) else { panic!("it is a map") };
     let map = Cluster::parse(&map).expect("it is one");
     println!("{} cachelets, a map of {} bytes", map.map.cachelets().len(), map.to_string().len());
     let mut behind = |coordinator: &mut Coordinator, id: u16, map_version: u64, sealed: u32| {
@@ -75,7 +75,7 @@ fn of_a_thousand_servers_of_64_workers() {
             beat.moves = vec![MoveReport { number, progress, ..MoveReport::default() }];
         }
         let begun = time::Instant::now();
-        let Answer::News(news) = ask(coordinator, Ask::Heartbeat(ServerId(id), beat)) else {
+        let Response::News(news) = ask(coordinator, Request::Heartbeat(ServerId(id), beat)) else {
             panic!("there is news")
         };
         let elapsed = begun.elapsed().as_secs_f64() * 1e6;
@@ -90,7 +90,7 @@ fn of_a_thousand_servers_of_64_workers() {
     for (number, (prefix, owner)) in (1..).zip(map.map.cachelets()).take(2) {
         let server = 1 + owner.server.0 % SERVERS;
         let call = MoveCall { prefix: prefix.to_string(), server, worker: None };
-        let asked = coordinator.handle(Instant::from_micros(1 << 40), Ask::Move(call));
+        let asked = coordinator.handle(Instant::from_micros(1 << 40), Request::Move(call));
         asked.answer.expect("it begins");
         let followed = version + u64::from(number) - 1;
         let told = [(owner.server.0, number), (500, 0), (501, 0)]
@@ -98,7 +98,7 @@ fn of_a_thousand_servers_of_64_workers() {
         assert!(number == 1 || told.into_iter().all(|bytes| bytes <= 1024), "{told:?}");
     }
     // What a server then tells its clients.
-    let Answer::Map(moved) = ask(&mut coordinator, Ask::Map) else { panic!("it is a map") };
+    let Response::Map(moved) = ask(&mut coordinator, Request::Map) else { panic!("it is a map") };
     let moved = Cluster::parse(&moved).expect("it is one");
     let begun = time::Instant::now();
     let difference = [moved.difference(&map)];

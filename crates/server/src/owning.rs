@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use mbal_control::api::{Incarnation, LeaseTold};
-use mbal_election::{OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, nobody_leads};
+use mbal_election::{OwnerNext, OwnerRequest, OwnerResponse, Ownership, Terms, nobody_leads};
 use mbal_etcd::{Etcd, OwnKey};
 use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::{Instant, ServerId};
@@ -94,18 +94,18 @@ impl Owning {
                 OwnerNext::Ask(question) => {
                     let answer = self.ask(question, key, caller);
                     let mut state = self.state();
-                    state.ownership.told(self.clock.now(), answer);
+                    state.ownership.answered(self.clock.now(), answer);
                     self.publish(&state);
                 }
             }
         }
     }
 
-    fn ask(&self, question: OwnerQuestion, key: &OwnKey, caller: &Caller) -> OwnerAnswer {
-        if question == OwnerQuestion::WhoLeads {
+    fn ask(&self, question: OwnerRequest, key: &OwnKey, caller: &Caller) -> OwnerResponse {
+        if question == OwnerRequest::WhoLeads {
             return match nobody_leads(&caller.who_leads()) {
-                true => OwnerAnswer::NobodyLeads,
-                false => OwnerAnswer::Nothing,
+                true => OwnerResponse::NobodyLeads,
+                false => OwnerResponse::Nothing,
             };
         }
         let asked = key.ask(question, self.terms);
@@ -118,7 +118,7 @@ impl Owning {
             _ => {}
         }
         state.is_troubled = asked.is_err();
-        asked.unwrap_or(OwnerAnswer::Nothing)
+        asked.unwrap_or(OwnerResponse::Nothing)
     }
 
     /// A coordinator has accepted a heartbeat, which was sent at that moment.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mbal_election::{
-    Answer, Condition, Fence, LEASE, Leader, LeaseId, NOBODY_LEADS, Question, SaveAnswer, Sight,
+    Condition, Fence, LEASE, Leader, LeaseId, NOBODY_LEADS, Request, Response, SaveResponse, Sight,
     Stored,
 };
 use serde_json::{Value, json};
@@ -37,34 +37,34 @@ impl Leadership {
         &self.etcd
     }
 
-    pub fn ask(&self, question: Question) -> Result<Answer, Failed> {
+    pub fn ask(&self, question: Request) -> Result<Response, Failed> {
         match question {
-            Question::Look => {
+            Request::Look => {
                 let body = json!({ "success": [self.get_leader(), self.get_state(true)] });
                 let txn: Txn = self.etcd.post("/v3/kv/txn", &body, ANSWERS_WITHIN)?;
-                Ok(Answer::Seen(sight(&txn)?))
+                Ok(Response::Seen(sight(&txn)?))
             }
-            Question::Grant => {
+            Request::Grant => {
                 let (lease, lasts) = self.etcd.grant(LEASE.as_secs())?;
-                Ok(Answer::Granted { lease, lasts })
+                Ok(Response::Granted { lease, lasts })
             }
-            Question::Campaign { lease } => self.campaign(lease),
-            Question::Renew { lease } => {
+            Request::Campaign { lease } => self.campaign(lease),
+            Request::Renew { lease } => {
                 let (lasts, raft_term) = self.etcd.renew(lease)?;
-                Ok(Answer::Renewed { lasts, raft_term })
+                Ok(Response::Renewed { lasts, raft_term })
             }
-            Question::Revoke { lease } => {
+            Request::Revoke { lease } => {
                 let body = json!({ "ID": lease.to_string() });
                 match self.etcd.post::<Value>("/v3/lease/revoke", &body, ANSWERS_WITHIN) {
                     // It was over already.
                     Err(failed) if !failed.has_answered => Err(failed),
-                    _ => Ok(Answer::Revoked),
+                    _ => Ok(Response::Revoked),
                 }
             }
         }
     }
 
-    fn campaign(&self, lease: LeaseId) -> Result<Answer, Failed> {
+    fn campaign(&self, lease: LeaseId) -> Result<Response, Failed> {
         let put = json!({ "requestPut":
             { "key": self.leader, "value": self.address, "lease": lease.to_string() } });
         let body = json!({
@@ -74,18 +74,18 @@ impl Leadership {
         });
         let txn: Txn = self.etcd.post("/v3/kv/txn", &body, SAVED_WITHIN)?;
         if !txn.succeeded {
-            return Ok(Answer::Lost(sight(&txn)?));
+            return Ok(Response::Lost(sight(&txn)?));
         }
         let state = match txn.kv(1) {
             Some(kv) => Some(Stored { revision: kv.mod_revision, bytes: decoded(&kv.value)? }),
             None => None,
         };
         // The revision of this transaction is the one that created the key.
-        Ok(Answer::Won { term: txn.header.revision, state })
+        Ok(Response::Won { term: txn.header.revision, state })
     }
 
     /// One attempt; why it failed comes beside the answer.
-    pub fn save(&self, fence: Fence, state: &[u8]) -> (SaveAnswer, Option<String>) {
+    pub fn save(&self, fence: Fence, state: &[u8]) -> (SaveResponse, Option<String>) {
         let value = STANDARD.encode(state);
         let compare: Vec<Value> =
             fence.conditions().into_iter().map(|condition| self.compare(condition)).collect();
@@ -96,14 +96,14 @@ impl Leadership {
         });
         let within = SAVED_WITHIN + SAVED_WITHIN * (state.len() >> 20) as u32;
         match self.etcd.post::<Txn>("/v3/kv/txn", &body, within) {
-            Ok(txn) if txn.succeeded => (SaveAnswer::Written(txn.header.revision), None),
+            Ok(txn) if txn.succeeded => (SaveResponse::Written(txn.header.revision), None),
             Ok(txn) => {
                 let leader = txn.kv(0).map(|kv| kv.create_revision);
                 let ours = txn.kv(1).filter(|kv| kv.value == value).map(|kv| kv.mod_revision);
-                (SaveAnswer::Refused { leader, ours }, None)
+                (SaveResponse::Refused { leader, ours }, None)
             }
-            Err(Failed { is_certain: true, why, .. }) => (SaveAnswer::NotExecuted, Some(why)),
-            Err(Failed { why, .. }) => (SaveAnswer::Unknown, Some(why)),
+            Err(Failed { is_certain: true, why, .. }) => (SaveResponse::NotExecuted, Some(why)),
+            Err(Failed { why, .. }) => (SaveResponse::Unknown, Some(why)),
         }
     }
 

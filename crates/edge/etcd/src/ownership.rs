@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use mbal_election::{KeySeen, LeaseId, OwnerAnswer, OwnerQuestion, Terms};
+use mbal_election::{KeySeen, LeaseId, OwnerRequest, OwnerResponse, Terms};
 use mbal_model::ServerId;
 use serde_json::json;
 
@@ -30,40 +30,40 @@ impl OwnKey {
 
     /// # Panics
     /// If coordinators are to be asked.
-    pub fn ask(&self, question: OwnerQuestion, terms: Terms) -> Result<OwnerAnswer, Failed> {
+    pub fn ask(&self, question: OwnerRequest, terms: Terms) -> Result<OwnerResponse, Failed> {
         match question {
-            OwnerQuestion::Grant => {
+            OwnerRequest::Grant => {
                 let (lease, _) = self.etcd.grant(terms.key_lasts().as_secs())?;
-                Ok(OwnerAnswer::Granted { lease })
+                Ok(OwnerResponse::Granted { lease })
             }
-            OwnerQuestion::Write { lease } => {
+            OwnerRequest::Write { lease } => {
                 let put = json!({ "key": self.key, "value": self.incarnation, "lease": lease.to_string() });
                 match self.etcd.post::<serde_json::Value>("/v3/kv/put", &put, ANSWERS_WITHIN) {
-                    Ok(_) => Ok(OwnerAnswer::Written),
+                    Ok(_) => Ok(OwnerResponse::Written),
                     // The lease has ended meanwhile.
                     Err(failed) if failed.is_certain && failed.has_answered => {
-                        Ok(OwnerAnswer::NoLease)
+                        Ok(OwnerResponse::NoLease)
                     }
                     Err(failed) => Err(failed),
                 }
             }
-            OwnerQuestion::Renew { lease } => match self.etcd.renew(lease)? {
-                (lasts, _) if lasts.is_zero() => Ok(OwnerAnswer::NoLease),
+            OwnerRequest::Renew { lease } => match self.etcd.renew(lease)? {
+                (lasts, _) if lasts.is_zero() => Ok(OwnerResponse::NoLease),
                 // What is counted is the terms' lease, which is shorter.
-                (_, raft_term) => Ok(OwnerAnswer::Renewed { raft_term }),
+                (_, raft_term) => Ok(OwnerResponse::Renewed { raft_term }),
             },
-            OwnerQuestion::Look { lease } => self.look(lease),
-            OwnerQuestion::WhoLeads => panic!("etcd knows only one of them"),
+            OwnerRequest::Look { lease } => self.look(lease),
+            OwnerRequest::WhoLeads => panic!("etcd knows only one of them"),
         }
     }
 
     /// A transaction is linearizable.
-    fn look(&self, lease: LeaseId) -> Result<OwnerAnswer, Failed> {
+    fn look(&self, lease: LeaseId) -> Result<OwnerResponse, Failed> {
         let body = json!({ "success": [{ "requestRange": { "key": self.key } }] });
         let txn: Txn = self.etcd.post("/v3/kv/txn", &body, ANSWERS_WITHIN)?;
         let is_ours = |kv: &crate::json::Kv| kv.value == self.incarnation && kv.lease == lease;
         let is_there = txn.kv(0).is_some_and(is_ours);
-        Ok(OwnerAnswer::Seen { is_there, raft_term: txn.header.raft_term })
+        Ok(OwnerResponse::Seen { is_there, raft_term: txn.header.raft_term })
     }
 }
 

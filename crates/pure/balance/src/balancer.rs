@@ -40,7 +40,7 @@ pub enum Mode {
 
 /// Everything that can happen to a balancer.
 #[derive(Debug)]
-pub enum News {
+pub enum Event {
     Epoch(Reading),
     /// The planner's answer to the question of that number; `None` if it failed.
     Planned {
@@ -53,17 +53,17 @@ pub enum News {
         outcome: Outcome,
     },
     /// The operator moves a cachelet.
-    Asked {
+    Move {
         cachelet: Prefix,
         to: Owner,
     },
     /// The cluster is balanced like that; who was started more cautious stays so.
-    Told(Mode),
+    SetMode(Mode),
 }
 
 /// Everything that it can ask for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Duty {
+pub enum Action {
     Ask(Question),
     Order { order: u64, what: Order },
 }
@@ -215,14 +215,14 @@ impl Balancer {
         }
     }
 
-    /// Takes one piece of news; appends to `duties` what is to be done about it.
-    pub fn handle(&mut self, news: News, duties: &mut Vec<Duty>) {
-        match news {
-            News::Epoch(reading) => self.end_epoch(reading, duties),
-            News::Planned { number, proposal } => self.planned(number, proposal, duties),
-            News::Reported { order, outcome } => self.reported(order, outcome),
-            News::Asked { cachelet, to } => self.operate(cachelet, to, duties),
-            News::Told(mode) => {
+    /// Takes one event; appends to `actions` what is to be done about it.
+    pub fn handle(&mut self, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Epoch(reading) => self.end_epoch(reading, actions),
+            Event::Planned { number, proposal } => self.planned(number, proposal, actions),
+            Event::Reported { order, outcome } => self.reported(order, outcome),
+            Event::Move { cachelet, to } => self.operate(cachelet, to, actions),
+            Event::SetMode(mode) => {
                 self.mode = mode.max(self.mode_least);
                 if self.mode == Mode::Off {
                     self.asked = None;
@@ -285,7 +285,7 @@ impl Balancer {
         self.decisions.all.iter()
     }
 
-    fn end_epoch(&mut self, mut reading: Reading, duties: &mut Vec<Duty>) {
+    fn end_epoch(&mut self, mut reading: Reading, actions: &mut Vec<Action>) {
         self.epoch += 1;
         let rest_epochs = self.thresholds.rest_epochs;
         self.rest.forget_before(self.epoch, rest_epochs);
@@ -323,23 +323,23 @@ impl Balancer {
             now < *epoch + patience && (self.cases.open(*at) > 0 || !is_judged)
         });
         self.trust.forget(self.epoch);
-        self.judge(duties);
+        self.judge(actions);
         self.in_phase_two = self.cases.any_open() || !self.loans.is_empty();
         if self.mode == Mode::Off {
-            self.withdraw(duties);
+            self.withdraw(actions);
             return;
         }
         if let Some((_, since)) = self.asked {
             let waited = self.epoch - since;
             if waited == patience {
-                self.decide(Cause::Uneven, Verdict::Slow(waited), Vec::new(), Vec::new(), duties);
+                self.decide(Cause::Uneven, Verdict::Slow(waited), Vec::new(), Vec::new(), actions);
             }
             return;
         }
         if self.pressing().next().is_some() {
-            self.ask(duties);
+            self.ask(actions);
         } else if !self.cases.any_open() {
-            self.send_home(duties);
+            self.send_home(actions);
         }
     }
 
@@ -352,7 +352,7 @@ impl Balancer {
     }
 
     /// What came of remedies whose time is over.
-    fn judge(&mut self, duties: &mut Vec<Duty>) {
+    fn judge(&mut self, actions: &mut Vec<Action>) {
         // What was taken back has shown nothing.
         if self.mode == Mode::Off {
             return;
@@ -393,18 +393,18 @@ impl Balancer {
             undone.retain(there);
             let proposal = Proposal { moves: undone, ..Proposal::default() };
             let orders = orders_of(&proposal, &self.demand);
-            self.decide(Cause::Undone, Verdict::Ordered, Vec::new(), orders, duties);
+            self.decide(Cause::Undone, Verdict::Ordered, Vec::new(), orders, actions);
         }
     }
 
-    fn ask(&mut self, duties: &mut Vec<Duty>) {
+    fn ask(&mut self, actions: &mut Vec<Action>) {
         self.last_question += 1;
         let question = Question { number: self.last_question, demand: self.demand.clone() };
         self.asked = Some((question.clone(), self.epoch));
-        duties.push(Duty::Ask(question));
+        actions.push(Action::Ask(question));
     }
 
-    fn planned(&mut self, number: u64, proposal: Option<Proposal>, duties: &mut Vec<Duty>) {
+    fn planned(&mut self, number: u64, proposal: Option<Proposal>, actions: &mut Vec<Action>) {
         let Some((question, since)) = self.asked.take_if(|(asked, _)| asked.number == number)
         else {
             return;
@@ -433,29 +433,29 @@ impl Balancer {
                 _ => self.trust.note(at, Came::Short, self.epoch),
             }
         }
-        self.decide(Cause::Uneven, verdict, expected, orders, duties);
+        self.decide(Cause::Uneven, verdict, expected, orders, actions);
     }
 
-    fn send_home(&mut self, duties: &mut Vec<Duty>) {
+    fn send_home(&mut self, actions: &mut Vec<Action>) {
         let rest_epochs = self.thresholds.rest_epochs;
         let home = self.loans.homecoming(&self.demand.snapshot, self.epoch, rest_epochs);
         let proposal = Proposal { moves: home, ..Proposal::default() };
         let orders = orders_of(&proposal, &self.demand);
         if !orders.is_empty() {
-            self.decide(Cause::LoanOver, Verdict::Ordered, Vec::new(), orders, duties);
+            self.decide(Cause::LoanOver, Verdict::Ordered, Vec::new(), orders, actions);
         }
     }
 
     /// What a worker does not report, or cannot do now, is ordered anew in the next epoch.
-    fn withdraw(&mut self, duties: &mut Vec<Duty>) {
+    fn withdraw(&mut self, actions: &mut Vec<Action>) {
         let moves = self.loans.withdrawal(&self.reading.snapshot);
         let orders = orders_of(&Proposal { moves, ..Proposal::default() }, &self.demand);
         if !orders.is_empty() {
-            self.decide(Cause::Withdrawn, Verdict::Ordered, Vec::new(), orders, duties);
+            self.decide(Cause::Withdrawn, Verdict::Ordered, Vec::new(), orders, actions);
         }
     }
 
-    fn operate(&mut self, cachelet: Prefix, to: Owner, duties: &mut Vec<Duty>) {
+    fn operate(&mut self, cachelet: Prefix, to: Owner, actions: &mut Vec<Action>) {
         let mut workers = self.reading.snapshot.workers.iter();
         let owner = workers.find(|worker| worker.cachelets.iter().any(|c| c.cachelet == cachelet));
         let Some(from) = owner.map(|worker| worker.at) else { return };
@@ -466,7 +466,7 @@ impl Balancer {
                 *seen = u64::MAX;
             }
         }
-        self.decide(Cause::Operator, Verdict::Ordered, Vec::new(), orders, duties);
+        self.decide(Cause::Operator, Verdict::Ordered, Vec::new(), orders, actions);
     }
 
     fn decide(
@@ -475,7 +475,7 @@ impl Balancer {
         verdict: Verdict,
         expected: Vec<f64>,
         orders: Vec<(f64, Order)>,
-        duties: &mut Vec<Duty>,
+        actions: &mut Vec<Action>,
     ) {
         let silent = self.mode == Mode::DryRun && cause != Cause::Operator;
         let verdict =
@@ -489,8 +489,8 @@ impl Balancer {
             .collect();
         if verdict == Verdict::Ordered {
             let order =
-                |ordered: &Ordered| Duty::Order { order: ordered.order, what: ordered.what };
-            duties.extend(orders.iter().map(order));
+                |ordered: &Ordered| Action::Order { order: ordered.order, what: ordered.what };
+            actions.extend(orders.iter().map(order));
         }
         self.decisions.push(Decision {
             number: 0,

@@ -28,7 +28,7 @@ mod proposal;
 mod rest;
 mod thresholds;
 
-pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Ordered, Verdict};
+pub use balancer::{Action, Balancer, Cause, Decision, Event, Mode, Ordered, Verdict};
 pub use balls::{
     Demand, Prediction, Threshold, choose_threshold, copies, copies_threshold, predict,
 };

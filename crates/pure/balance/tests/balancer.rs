@@ -1,7 +1,7 @@
 //! The balancer over a made-up server, in virtual time: one call is an epoch.
 
 use mbal_balance::{
-    Balancer, Came, Cause, Duty, Lighten, Mode, News, Nonsense, Proposal, Question, Thresholds,
+    Action, Balancer, Came, Cause, Event, Lighten, Mode, Nonsense, Proposal, Question, Thresholds,
     Verdict, propose,
 };
 use mbal_model::{
@@ -114,29 +114,29 @@ impl Server {
 
     fn epoch(&mut self) {
         let reading = self.reading();
-        self.tell(News::Epoch(reading));
+        self.tell(Event::Epoch(reading));
     }
 
     fn epochs(&mut self, count: u64) {
         (0..count).for_each(|_| self.epoch());
     }
 
-    fn tell(&mut self, news: News) {
-        let mut duties = Vec::new();
-        self.balancer.handle(news, &mut duties);
-        for duty in duties {
-            match duty {
-                Duty::Ask(question) => {
+    fn tell(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.balancer.handle(event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Ask(question) => {
                     let proposal = match (self.planner)(&question) {
                         Answer::Now(proposal) => Some(proposal),
                         Answer::Broken => None,
                         Answer::Never => continue,
                     };
-                    self.tell(News::Planned { number: question.number, proposal });
+                    self.tell(Event::Planned { number: question.number, proposal });
                 }
-                Duty::Order { order, what } => {
+                Action::Order { order, what } => {
                     let outcome = self.obey(what);
-                    self.tell(News::Reported { order, outcome });
+                    self.tell(Event::Reported { order, outcome });
                 }
             }
         }
@@ -262,28 +262,28 @@ fn off_takes_back_what_was_lent_and_nothing_else() {
     while early.balancer.loans().is_empty() {
         early.epochs(1);
     }
-    early.tell(News::Told(Mode::Off));
+    early.tell(Event::SetMode(Mode::Off));
     early.epochs(4);
     assert_eq!(early.owners, homes);
     assert!(early.balancer.decisions().all(|decision| decision.came.is_none()));
-    server.tell(News::Asked { cachelet: Prefix::nth(20, 15), to: at(3) });
+    server.tell(Event::Move { cachelet: Prefix::nth(20, 15), to: at(3) });
     homes[20] = 3;
     assert_ne!(server.owners, homes);
-    server.tell(News::Told(Mode::DryRun));
+    server.tell(Event::SetMode(Mode::DryRun));
     server.epochs(2);
     assert_ne!(server.owners, homes, "a dry run takes nothing back");
-    server.tell(News::Told(Mode::Off));
+    server.tell(Event::SetMode(Mode::Off));
     server.epochs(1);
     assert_eq!(server.owners, homes);
     let last = server.balancer.decisions().next_back().expect("it was decided");
     assert_eq!((last.cause, last.verdict), (Cause::Withdrawn, Verdict::Ordered));
     // Nor is what a planner says later heard.
     let late = Proposal { moves: vec![step(1, 0, 2)], ..Proposal::default() };
-    server.tell(News::Planned { number: 1, proposal: Some(late) });
+    server.tell(Event::Planned { number: 1, proposal: Some(late) });
     let moves = server.moves.len();
     server.epochs(20);
     assert_eq!((server.moves.len(), &server.owners), (moves, &homes));
-    server.tell(News::Told(Mode::On));
+    server.tell(Event::SetMode(Mode::On));
     server.epochs(20);
     assert!(imbalance(&server.asked()) <= 1.15, "{:?}", server.asked());
 }
@@ -293,7 +293,7 @@ fn who_was_started_without_balancing_does_none_whatever_the_cluster_does() {
     for mode in [Mode::Off, Mode::DryRun] {
         let mut server = Server::new(mode);
         server.heat();
-        server.tell(News::Told(Mode::On));
+        server.tell(Event::SetMode(Mode::On));
         server.epochs(10);
         assert_eq!((server.moves.len(), server.balancer.mode()), (0, mode));
     }
@@ -306,11 +306,11 @@ fn a_planner_that_never_answers_is_waited_for_and_nobody_waits() {
     server.epochs(100);
     assert_eq!((server.balancer.epoch(), server.verdicts()), (100, vec![Verdict::Slow(4)]));
     // The operator is served all the same.
-    server.tell(News::Asked { cachelet: Prefix::nth(0, 15), to: at(3) });
+    server.tell(Event::Move { cachelet: Prefix::nth(0, 15), to: at(3) });
     assert_eq!(server.owners[0], 3);
     // What it says at last is not what is asked any more.
     let late = Proposal { moves: vec![step(1, 0, 2)], ..Proposal::default() };
-    server.tell(News::Planned { number: 1, proposal: Some(late) });
+    server.tell(Event::Planned { number: 1, proposal: Some(late) });
     assert_eq!((server.owners[1], server.moves.len()), (0, 1));
     assert!(matches!(server.verdicts()[..], [_, _, Verdict::Slow(98)]));
 }
@@ -371,13 +371,13 @@ fn what_rests_is_not_moved_by_anybody_but_the_operator() {
     });
     server.heat();
     server.epochs(1);
-    server.tell(News::Asked { cachelet: Prefix::nth(0, 15), to: at(3) });
+    server.tell(Event::Move { cachelet: Prefix::nth(0, 15), to: at(3) });
     // Saturation hides what is asked for, so that loads stay what they seem to be.
     server.cachelets[0] /= 2.66 / 0.95;
     server.epochs(3);
     let rejected = Verdict::Rejected(Nonsense::Restless(Prefix::nth(0, 15)));
     assert_eq!(server.verdicts(), [Verdict::Ordered, rejected]);
-    server.tell(News::Asked { cachelet: Prefix::nth(0, 15), to: at(2) });
+    server.tell(Event::Move { cachelet: Prefix::nth(0, 15), to: at(2) });
     assert_eq!(server.owners[0], 2);
 }
 
@@ -393,7 +393,7 @@ fn a_dry_run_says_what_it_would_do_and_off_says_nothing() {
     server.heat();
     server.epochs(10);
     assert_eq!((server.moves.len(), server.verdicts().len()), (0, 0));
-    server.tell(News::Asked { cachelet: Prefix::nth(5, 15), to: at(1) });
+    server.tell(Event::Move { cachelet: Prefix::nth(5, 15), to: at(1) });
     assert_eq!(server.owners[5], 1);
 }
 
@@ -456,6 +456,6 @@ fn a_loan_is_over_when_its_cachelet_has_changed_servers() {
     for worker in &mut reading.snapshot.workers {
         worker.cachelets.retain(|held| held.cachelet != lent[0]);
     }
-    server.tell(News::Epoch(reading));
+    server.tell(Event::Epoch(reading));
     assert!(server.balancer.loans().iter().all(|(prefix, ..)| prefix != lent[0]));
 }

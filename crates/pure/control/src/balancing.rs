@@ -1,8 +1,8 @@
 //! Balance between servers, as the coordinator sees it: what a planner reads, and what is made of its plan.
 //!
 //! ```text
-//!   Ask::Outlook ──► heartbeats, map, moves ──► Answer::Outlook ──► a planner, wherever the process runs it
-//!   Ask::Planned ◄───────────────────────────── ClusterPlan ◄──────────┘
+//!   Request::Outlook ──► heartbeats, map, moves ──► Response::Outlook ──► a planner, wherever the process runs it
+//!   Request::Planned ◄───────────────────────────── ClusterPlan ◄──────────┘
 //!        └──► moves are begun, as an operator would; what is new is told
 //! ```
 //! Plans nothing itself. A plan is a wish: what does not fit the state any more is left out.

@@ -8,8 +8,8 @@ use crate::api::{
     AgesReport, AutoscaleConfig, CurveReport, Heartbeat, LinkReport, MoveReport, Registration,
     RemedyReport, ScaleCall, WorkerReport,
 };
-use crate::ask::Ask;
 use crate::refusal::Refusal;
+use crate::request::Request;
 
 /// Of workers, by which 1 is saturated. A difference of two times may be a little below nothing.
 const LOADS: RangeInclusive<f64> = -1.0..=1e6;
@@ -32,15 +32,15 @@ const NAME_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1024;
 const SERVERS_MAX: usize = u16::MAX as usize;
 
-impl Ask {
+impl Request {
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         let checked = match self {
-            Ask::Register(one) => registration(one),
-            Ask::Heartbeat(_, one) => heartbeat(one),
-            Ask::Move(call) => text("prefix", &call.prefix, NAME_BYTES_MAX),
-            Ask::Split(call) => text("prefix", &call.prefix, NAME_BYTES_MAX),
-            Ask::Scale(call) => scale(call),
-            Ask::Autoscale(config) => autoscale(config),
+            Request::Register(one) => registration(one),
+            Request::Heartbeat(_, one) => heartbeat(one),
+            Request::Move(call) => text("prefix", &call.prefix, NAME_BYTES_MAX),
+            Request::Split(call) => text("prefix", &call.prefix, NAME_BYTES_MAX),
+            Request::Scale(call) => scale(call),
+            Request::Autoscale(config) => autoscale(config),
             _ => Ok(()),
         };
         checked.map_err(Refusal::Senseless)

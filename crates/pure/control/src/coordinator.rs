@@ -1,16 +1,15 @@
 //! One event after the other: what is asked, what changes, what is answered. Alone knows all parts.
 //!
 //! ```text
-//!   Ask ──► Coordinator ─┬─► balanced, scaling, hot, forecasts, links, leases: each remembers its own ─┐
-//!                        └─► members, moves, draining, retiring, outlook: remember nothing ────────────┤
-//!   Done ◄── changed state, log ◄── Ledger: the state, what servers have said, this event ◄────────────┘
+//!   Request ──► Coordinator ─┬─► balanced, scaling, hot, forecasts, links, leases: each remembers its own ─┐
+//!                            └─► members, moves, draining, retiring, outlook: remember nothing ────────────┤
+//!   Done ◄── changed state, log ◄── Ledger: the state, what servers have said, this event ◄────────────────┘
 //! ```
 
 use std::sync::Arc;
 
 use mbal_model::Instant;
 
-use crate::ask::{Answer, Ask, Done};
 use crate::autoscaling::{self, Autoscaled};
 use crate::balancing::{self, Balanced};
 use crate::changes::Changes;
@@ -23,6 +22,7 @@ use crate::linked::Links;
 use crate::moves;
 use crate::outlook::outlook;
 use crate::refusal::Refusal;
+use crate::request::{Done, Request, Response};
 use crate::scaling::Resizing;
 use crate::settings::Settings;
 use crate::state::State;
@@ -96,7 +96,7 @@ impl Coordinator {
     }
 
     /// One transaction. A refusal changes nothing but what is known of heartbeats.
-    pub fn handle(&mut self, now: Instant, ask: Ask) -> Done {
+    pub fn handle(&mut self, now: Instant, ask: Request) -> Done {
         let before = self.ledger.begin(now);
         let answer = ask.check().and_then(|()| self.answer(ask));
         let (said, is_pressing) = self.ledger.end();
@@ -113,72 +113,76 @@ impl Coordinator {
         Done { before, answer, said, is_pressing }
     }
 
-    fn answer(&mut self, ask: Ask) -> Result<Answer, Refusal> {
+    fn answer(&mut self, ask: Request) -> Result<Response, Refusal> {
         let (ledger, balanced) = (&mut self.ledger, &mut self.balanced);
-        let done = |()| Answer::Done;
+        let done = |()| Response::Done;
         let answer = match ask {
-            Ask::Register(call) => Answer::Registered(self.register(call)?),
-            Ask::Heartbeat(server, heard) => Answer::News(self.heartbeat(server, heard)?),
-            Ask::Leave(server, incarnation) => self.leave(server, incarnation).map(done)?,
-            Ask::Lost(server) => self.lost(server).map(done)?,
-            Ask::SaidLost(server, call) => self.said_lost(server, call).map(done)?,
-            Ask::Map => Answer::Map(ledger.document()?.to_string()),
-            Ask::Status => Answer::Status(self.status()),
-            Ask::Move(call) => Answer::Move(moves::begin(ledger, &call)?),
-            Ask::CancelMove(number) => moves::cancel(ledger, number).map(done)?,
-            Ask::Split(call) => moves::split(ledger, &call).map(done)?,
-            Ask::Drain(server, wanted) => drain(ledger, server, wanted).map(done)?,
-            Ask::Balance(mode) => {
+            Request::Register(call) => Response::Registered(self.register(call)?),
+            Request::Heartbeat(server, heard) => Response::News(self.heartbeat(server, heard)?),
+            Request::Leave(server, incarnation) => self.leave(server, incarnation).map(done)?,
+            Request::Lost(server) => self.lost(server).map(done)?,
+            Request::SaidLost(server, call) => self.said_lost(server, call).map(done)?,
+            Request::Map => Response::Map(ledger.document()?.to_string()),
+            Request::Status => Response::Status(self.status()),
+            Request::Move(call) => Response::Move(moves::begin(ledger, &call)?),
+            Request::CancelMove(number) => moves::cancel(ledger, number).map(done)?,
+            Request::Split(call) => moves::split(ledger, &call).map(done)?,
+            Request::Drain(server, wanted) => drain(ledger, server, wanted).map(done)?,
+            Request::Balance(mode) => {
                 balancing::set_mode(ledger, mode);
-                Answer::Done
+                Response::Done
             }
-            Ask::CopyHotKeys(mode) => {
+            Request::CopyHotKeys(mode) => {
                 self.hot.set_mode(ledger, mode);
-                Answer::Done
+                Response::Done
             }
-            Ask::Outlook(epoch) => Answer::Outlook(outlook(ledger, balanced, epoch)),
-            Ask::Planned(plan) => {
+            Request::Outlook(epoch) => Response::Outlook(outlook(ledger, balanced, epoch)),
+            Request::Planned(plan) => {
                 balanced.planned(ledger, &self.scaling, plan);
-                Answer::Done
+                Response::Done
             }
-            Ask::Rates => Answer::Rates(self.hot.rates(ledger)),
-            Ask::Threshold(threshold) => {
+            Request::Rates => Response::Rates(self.hot.rates(ledger)),
+            Request::Threshold(threshold) => {
                 self.hot.set_threshold(threshold);
-                Answer::Done
+                Response::Done
             }
-            Ask::HotKeys => Answer::HotKeys(self.hot.keys(ledger)),
-            Ask::Forecast { servers, database_rate } => {
+            Request::HotKeys => Response::HotKeys(self.hot.keys(ledger)),
+            Request::Forecast { servers, database_rate } => {
                 let demand = self.forecasts.demand(ledger, &balanced.plan);
-                Answer::Forecast(self.forecasts.told(&demand, servers, database_rate))
+                Response::Forecast(self.forecasts.told(&demand, servers, database_rate))
             }
-            Ask::Demand => Answer::Demand(Box::new(self.forecasts.demand(ledger, &balanced.plan))),
-            Ask::Autoscale(config) => autoscaling::set_up(ledger, config).map(done)?,
-            Ask::AutoscaleStatus => Answer::Autoscale(self.autoscaled.status(ledger.state())),
-            Ask::Looked(look) => {
+            Request::Demand => {
+                Response::Demand(Box::new(self.forecasts.demand(ledger, &balanced.plan)))
+            }
+            Request::Autoscale(config) => autoscaling::set_up(ledger, config).map(done)?,
+            Request::AutoscaleStatus => Response::Autoscale(self.autoscaled.status(ledger.state())),
+            Request::Looked(look) => {
                 self.autoscaled.looked(ledger, look);
-                Answer::Done
+                Response::Done
             }
-            Ask::Scale(call) => {
+            Request::Scale(call) => {
                 self.scaling.scale(ledger, &balanced.drains, call)?;
-                Answer::Scale(Box::new(self.scaling.status(ledger, &balanced.drains)))
+                Response::Scale(Box::new(self.scaling.status(ledger, &balanced.drains)))
             }
-            Ask::Scaling => Answer::Scale(Box::new(self.scaling.status(ledger, &balanced.drains))),
-            Ask::EndScaling => self.scaling.end(ledger, &balanced.drains).map(done)?,
-            Ask::Inventory => Answer::Inventory(self.scaling.inventory(ledger)),
-            Ask::Resized(number, plan) => {
+            Request::Scaling => {
+                Response::Scale(Box::new(self.scaling.status(ledger, &balanced.drains)))
+            }
+            Request::EndScaling => self.scaling.end(ledger, &balanced.drains).map(done)?,
+            Request::Inventory => Response::Inventory(self.scaling.inventory(ledger)),
+            Request::Resized(number, plan) => {
                 let stops = self.scaling.resized(ledger, number, plan);
                 self.autoscaled.changes[1] += u64::from(stops);
-                Answer::Done
+                Response::Done
             }
-            Ask::Owners => Answer::Owners(self.leases.owners(ledger)),
-            Ask::KeysSeen(begun, keys) => {
+            Request::Owners => Response::Owners(self.leases.owners(ledger)),
+            Request::KeysSeen(begun, keys) => {
                 for (server, seen) in keys {
                     if self.leases.is_over(&mut self.ledger, begun, server, seen) {
                         self.ledger.say(format!("the lease of server {} is over", server.0));
                         self.lost(server)?;
                     }
                 }
-                Answer::Done
+                Response::Done
             }
         };
         Ok(answer)

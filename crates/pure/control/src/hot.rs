@@ -1,8 +1,8 @@
 //! Hot keys, as the coordinator sees them: what servers report, by what T is computed, what is told of it.
 //!
 //! ```text
-//!   heartbeats: the hottest keys, all requests ──► Ask::Rates ──► Answer::Rates ──► balls and bins, wherever the process runs them
-//!   answers: mode, lease, T ◄── Ask::Threshold ◄───────────────────────── T ◄──────────┘
+//!   heartbeats: the hottest keys, all requests ──► Request::Rates ──► Response::Rates ──► balls and bins, wherever the process runs them
+//!   answers: mode, lease, T ◄── Request::Threshold ◄───────────────────────── T ◄──────────┘
 //! ```
 //! Decides nothing of one key: its home does, by T.
 

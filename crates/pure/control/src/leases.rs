@@ -1,7 +1,7 @@
 //! Servers that own by leases in etcd: what they are told, and when they are dead for certain.
 //!
 //! ```text
-//!   Ask::Owners ──► whom to look for ──► etcd, by whoever drives this ──► Ask::KeysSeen ──► a Watch for each ──► lost
+//!   Request::Owners ──► whom to look for ──► etcd, by whoever drives this ──► Request::KeysSeen ──► a Watch for each ──► lost
 //! ```
 //! `docs/design/cluster.md`, *Ownership leases*, has the rules.
 

@@ -5,7 +5,7 @@
 //! ([`Coordinator::restore`]). Knows no socket, file or clock. `docs/design/cluster.md` says what is asked and answered.
 //!
 //! ```
-//! use mbal_control::{Ask, Coordinator, Settings};
+//! use mbal_control::{Request, Coordinator, Settings};
 //! use mbal_model::Instant;
 //!
 //! let mut coordinator = Coordinator::new(Settings { cluster: "shop".into(), servers_first: 1, ..Settings::default() });
@@ -17,16 +17,16 @@
 //!     workers: vec!["127.0.0.1:11300".into()],
 //!     ..Default::default()
 //! };
-//! let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
+//! let done = coordinator.handle(Instant::ZERO, Request::Register(registration));
 //! assert!(done.before.is_some() && done.answer.is_ok());
 //! assert_eq!(coordinator.state().map.as_ref().map(|map| map.version()), Some(1));
 //! ```
 
 #![forbid(unsafe_code)]
 
-mod ask;
 mod bounds;
 mod coordinator;
+mod request;
 mod settings;
 
 mod leases;
@@ -57,7 +57,6 @@ mod saved;
 mod state;
 pub mod web;
 
-pub use ask::{Answer, Ask, Done};
 pub use autoscaling::{Autoscaled, Look};
 pub use balancing::Balanced;
 pub use choosing::choose;
@@ -68,6 +67,7 @@ pub use inventory::Inventory;
 pub use leases::Owners;
 pub use placement::{deal, redeal};
 pub use refusal::Refusal;
+pub use request::{Done, Request, Response};
 pub use saved::Unreadable;
 pub use settings::{Leases, Settings};
 pub use state::{Member, Move, State};

@@ -1,9 +1,9 @@
 //! How many servers there are to be. Those that retire are chosen by the ages of their items, and emptied together.
 //!
 //! ```text
-//!   POST /v1/scale ──► Asking: heartbeats bring ages ──► Answer::Inventory ──► a planner, wherever the process runs it
+//!   POST /v1/scale ──► Asking: heartbeats bring ages ──► Response::Inventory ──► a planner, wherever the process runs it
 //!                                                                               │ ScalePlan
-//!      moves carry what was chosen ◄── Moving: who retires is emptied ◄── Ask::Resized
+//!      moves carry what was chosen ◄── Moving: who retires is emptied ◄── Request::Resized
 //! ```
 //! What is wanted and what was chosen are saved: a coordinator that begins anew goes on. `docs/design/scaling.md`.
 

@@ -9,7 +9,7 @@ use mbal_control::api::{
     BalanceMode, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, Progress,
     Registration, RemedyReport, Status, WorkerReport, cachelets_listed,
 };
-use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
+use mbal_control::{Coordinator, Refusal, Request, Response, Settings, State};
 use mbal_model::{Came, Instant, Owner, Prefix, ServerId, Standing, WorkerId, moves_max};
 use mbal_random::Random;
 
@@ -73,7 +73,7 @@ impl World {
         world
     }
 
-    fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
+    fn ask(&mut self, ask: Request) -> Result<Response, Refusal> {
         let now = Instant::from_micros(self.epoch * EPOCH_US);
         let done = self.coordinator.handle(now, ask);
         self.said.extend(done.said);
@@ -94,7 +94,7 @@ impl World {
             moves: true,
             ..Registration::default()
         };
-        self.ask(Ask::Register(registration)).expect("nobody is in the way");
+        self.ask(Request::Register(registration)).expect("nobody is in the way");
         let fixed = [0.0; WORKERS];
         self.servers.insert(id, Server { incarnation, is_silent: false, is_alive: true, fixed });
     }
@@ -169,7 +169,7 @@ impl World {
             moves: reports.collect(),
             ..Heartbeat::default()
         };
-        drop(self.ask(Ask::Heartbeat(ServerId(id), heartbeat)));
+        drop(self.ask(Request::Heartbeat(ServerId(id), heartbeat)));
     }
 
     /// Heartbeats, a plan, and what is said of it. What the plan begins is checked.
@@ -186,11 +186,11 @@ impl World {
         let before: BTreeSet<u32> = self.moves();
         talking.into_iter().for_each(|id| self.heartbeat(id));
         self.notice(&map)?;
-        let Ok(Answer::Outlook(outlook)) = self.ask(Ask::Outlook(self.epoch)) else {
+        let Ok(Response::Outlook(outlook)) = self.ask(Request::Outlook(self.epoch)) else {
             return Err("there is always an outlook".into());
         };
         let plan = self.planner.plan(&outlook);
-        self.ask(Ask::Planned(plan)).expect("a plan is never refused");
+        self.ask(Request::Planned(plan)).expect("a plan is never refused");
         let begun: Vec<u32> = self.moves().difference(&before).copied().collect();
         for number in begun {
             let takes = 1 + self.random.below(3);
@@ -255,8 +255,8 @@ impl World {
     }
 
     fn status(&mut self) -> Status {
-        match self.ask(Ask::Status) {
-            Ok(Answer::Status(status)) => status,
+        match self.ask(Request::Status) {
+            Ok(Response::Status(status)) => status,
             other => panic!("{other:?}"),
         }
     }
@@ -282,7 +282,7 @@ impl World {
             }
             1 => {
                 if self.servers.values().filter(|server| server.is_alive).count() > 2 {
-                    drop(self.ask(Ask::Lost(ServerId(id))));
+                    drop(self.ask(Request::Lost(ServerId(id))));
                     self.servers.get_mut(&id).expect("it is there").is_alive = false;
                     self.excused_until = excuse;
                 }
@@ -293,14 +293,14 @@ impl World {
                 self.excused_until = excuse;
             }
             3 => {
-                drop(self.ask(Ask::Drain(ServerId(id), true)));
+                drop(self.ask(Request::Drain(ServerId(id), true)));
                 self.excused_until = excuse;
             }
-            4 | 5 => drop(self.ask(Ask::Drain(ServerId(id), false))),
+            4 | 5 => drop(self.ask(Request::Drain(ServerId(id), false))),
             6 => {
                 let mode = [BalanceMode::Off, BalanceMode::DryRun, BalanceMode::On]
                     [self.random.below(3) as usize];
-                drop(self.ask(Ask::Balance(mode)));
+                drop(self.ask(Request::Balance(mode)));
             }
             7 => {
                 // The coordinator is started again, and remembers what was saved.
@@ -312,7 +312,7 @@ impl World {
             }
             8 => {
                 let before = self.coordinator.state().clone();
-                drop(self.ask(Ask::Drain(ServerId(id), true)));
+                drop(self.ask(Request::Drain(ServerId(id), true)));
                 self.coordinator.restore(before.into());
             }
             9..13 => {
@@ -397,14 +397,14 @@ fn a_server_that_its_connections_overload_is_named_and_moves_nothing() {
 fn off_and_dry_run_move_nothing_but_what_operators_order() {
     for mode in [BalanceMode::Off, BalanceMode::DryRun] {
         let mut world = World::new(3, 1);
-        assert_eq!(world.ask(Ask::Balance(mode)), Ok(Answer::Done));
+        assert_eq!(world.ask(Request::Balance(mode)), Ok(Response::Done));
         world.heat(|owner| if owner.server.0 == 2 { 0.9 } else { 0.3 });
         world.epochs(12);
         assert_eq!(world.coordinator.state().moves_ever, 0);
         let would = world.says("would move");
         assert_eq!(would > 0, mode == BalanceMode::DryRun, "{:?}", world.said);
         assert!(would <= MOVES_MAX, "it is not said again and again: {:?}", world.said);
-        world.ask(Ask::Drain(ServerId(3), true)).expect("it is known");
+        world.ask(Request::Drain(ServerId(3), true)).expect("it is known");
         world.epochs(1);
         assert_eq!(world.moves().len(), MOVES_MAX);
     }
@@ -427,8 +427,8 @@ fn what_is_planned_is_told_and_saved_and_so_is_what_came_of_it() {
     let planned = world.coordinator.state().remedies[0].clone();
     assert!(planned.came.is_none() && planned.at.server == ServerId(1), "{planned:?}");
     assert!(planned.expected < planned.seen, "{planned:?}");
-    let status = |world: &mut World| match world.ask(Ask::Status) {
-        Ok(Answer::Status(status)) => status.balance.remedies,
+    let status = |world: &mut World| match world.ask(Request::Status) {
+        Ok(Response::Status(status)) => status.balance.remedies,
         other => panic!("{other:?}"),
     };
     let of_worker = |one: &RemedyReport| one.worker == planned.at.worker.0;
@@ -451,8 +451,8 @@ fn a_new_coordinator_awaits_servers_and_has_what_was_saved() {
     let remedies = state.remedies.clone();
     world.coordinator = Coordinator::resume(settings(0), state).expect("it is the same cluster");
     world.epoch = 1;
-    let outlook = |world: &mut World| match world.ask(Ask::Outlook(1)) {
-        Ok(Answer::Outlook(outlook)) => (outlook.awaits, outlook.remedies),
+    let outlook = |world: &mut World| match world.ask(Request::Outlook(1)) {
+        Ok(Response::Outlook(outlook)) => (outlook.awaits, outlook.remedies),
         other => panic!("{other:?}"),
     };
     assert_eq!(outlook(&mut world), (true, remedies.clone()));
@@ -469,7 +469,7 @@ fn nobody_is_awaited_for_ever() {
     let state = world.coordinator.state().clone();
     world.coordinator = Coordinator::resume(settings(0), state).expect("it is the same cluster");
     world.epoch = 30;
-    let Ok(Answer::Outlook(outlook)) = world.ask(Ask::Outlook(30)) else { panic!("none") };
+    let Ok(Response::Outlook(outlook)) = world.ask(Request::Outlook(30)) else { panic!("none") };
     assert!(!outlook.awaits);
 }
 
@@ -478,8 +478,8 @@ fn off_cancels_what_remedies_have_under_way_and_leaves_what_operators_move() {
     let mut world = helped();
     let cachelet = world.of(2)[0];
     let call = MoveCall { prefix: cachelet.to_string(), server: 3, worker: None };
-    let Ok(Answer::Move(own)) = world.ask(Ask::Move(call)) else { panic!("it may move") };
-    drop(world.ask(Ask::Balance(BalanceMode::Off)));
+    let Ok(Response::Move(own)) = world.ask(Request::Move(call)) else { panic!("it may move") };
+    drop(world.ask(Request::Balance(BalanceMode::Off)));
     let words = world.coordinator.state().moves.iter();
     let words: Vec<(bool, MoveDecision)> =
         words.map(|(number, one)| (number.0 == own, one.word)).collect();
@@ -497,7 +497,7 @@ fn what_servers_do_themselves_is_told_once_and_what_came_of_it() {
         let remedies = remedies.to_vec();
         let heartbeat = Heartbeat { incarnation: Incarnation(2), remedies, ..Heartbeat::default() };
         world.said.clear();
-        world.ask(Ask::Heartbeat(ServerId(2), heartbeat)).expect("it is a member");
+        world.ask(Request::Heartbeat(ServerId(2), heartbeat)).expect("it is a member");
         world.said.clone()
     };
     let at = Owner { server: ServerId(2), worker: WorkerId(1) };
@@ -515,8 +515,8 @@ fn what_servers_do_themselves_is_told_once_and_what_came_of_it() {
 #[test]
 fn a_server_is_emptied_and_then_may_be_stopped_and_serves_again_when_it_comes_back() {
     let mut world = World::new(3, 1);
-    world.ask(Ask::Drain(ServerId(2), true)).expect("it is known");
-    assert_eq!(world.ask(Ask::Drain(ServerId(2), true)), Ok(Answer::Done), "once is enough");
+    world.ask(Request::Drain(ServerId(2), true)).expect("it is known");
+    assert_eq!(world.ask(Request::Drain(ServerId(2), true)), Ok(Response::Done), "once is enough");
     world.epochs(3);
     assert_eq!(world.state_of(2), "draining");
     world.epochs(60);
@@ -524,7 +524,7 @@ fn a_server_is_emptied_and_then_may_be_stopped_and_serves_again_when_it_comes_ba
     assert_eq!(world.says("server 2 is empty, and may be stopped"), 1);
     // 128 cachelets: the others have got as many each.
     assert!(world.of(1).len().abs_diff(world.of(3).len()) <= 8, "{}", world.of(1).len());
-    world.ask(Ask::Leave(ServerId(2), Incarnation(2))).expect("it is the one");
+    world.ask(Request::Leave(ServerId(2), Incarnation(2))).expect("it is the one");
     world.register(2, 20);
     world.epochs(1);
     assert_eq!(world.state_of(2), "serving");
@@ -533,10 +533,10 @@ fn a_server_is_emptied_and_then_may_be_stopped_and_serves_again_when_it_comes_ba
 #[test]
 fn emptying_is_called_off_and_what_is_under_way_arrives() {
     let mut world = World::new(3, 1);
-    world.ask(Ask::Drain(ServerId(2), true)).expect("it is known");
+    world.ask(Request::Drain(ServerId(2), true)).expect("it is known");
     world.epochs(3);
     let ever = world.coordinator.state().moves_ever;
-    world.ask(Ask::Drain(ServerId(2), false)).expect("it is known");
+    world.ask(Request::Drain(ServerId(2), false)).expect("it is known");
     world.epochs(20);
     assert_eq!(world.coordinator.state().moves_ever, ever);
     assert_eq!((world.moves().len(), world.state_of(2).as_str()), (0, "serving"));
@@ -567,12 +567,12 @@ fn a_server_that_refuses_is_asked_less_often_and_gets_its_share_in_the_end() {
 #[test]
 fn what_a_dead_server_had_does_not_begin_where_all_is_to_go() {
     let mut world = World::new(3, 1);
-    world.ask(Ask::Drain(ServerId(2), true)).expect("it is known");
+    world.ask(Request::Drain(ServerId(2), true)).expect("it is known");
     let before = world.of(2).len();
-    world.ask(Ask::Lost(ServerId(3))).expect("it is known");
+    world.ask(Request::Lost(ServerId(3))).expect("it is known");
     assert_eq!(world.of(2).len(), before);
-    assert!(matches!(world.ask(Ask::Drain(ServerId(3), true)), Err(Refusal::Conflict(_))));
-    assert!(matches!(world.ask(Ask::Drain(ServerId(9), true)), Err(Refusal::Unknown(_))));
+    assert!(matches!(world.ask(Request::Drain(ServerId(3), true)), Err(Refusal::Conflict(_))));
+    assert!(matches!(world.ask(Request::Drain(ServerId(9), true)), Err(Refusal::Unknown(_))));
 }
 
 #[test]
@@ -588,7 +588,7 @@ fn an_older_server_neither_gives_nor_takes() {
     assert!(world.coordinator.state().moves_ever > 0);
     assert_eq!(world.of(1), held);
     assert!((world.status().balance.load_mean - 1.3 / 3.0).abs() < 0.01, "its load counts");
-    assert!(matches!(world.ask(Ask::Drain(ServerId(1), true)), Err(Refusal::Conflict(_))));
+    assert!(matches!(world.ask(Request::Drain(ServerId(1), true)), Err(Refusal::Conflict(_))));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod rig;
 use std::time::Duration;
 
 use mbal_control::api::{Heartbeat, LinkReport, LostCall, Registration, Status};
-use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings};
+use mbal_control::{Coordinator, Refusal, Request, Response, Settings};
 use mbal_model::{Instant, ServerId};
 use rig::{Rig, registration};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ fn numbers_that_are_none_and_texts_without_an_end_are_refused() {
         beat["incarnation"] = json!(format!("{:016x}", 1));
         let beat: Heartbeat = serde_json::from_value(beat).expect("it is one");
         let said = format!("{beat:?}");
-        let answer = rig.ask(Ask::Heartbeat(ServerId(1), beat));
+        let answer = rig.ask(Request::Heartbeat(ServerId(1), beat));
         assert!(matches!(answer, Err(Refusal::Senseless(_))), "{answer:?}: {:.200}", said);
     }
     assert_eq!(rig.status(), before, "nothing is kept of them");
@@ -96,7 +96,7 @@ fn who_has_no_possible_address_does_not_register() {
         one.as_object_mut()
             .expect("it is one")
             .extend(more.as_object().expect("it is one").clone());
-        Ask::Register(serde_json::from_value(one).expect("it is one"))
+        Request::Register(serde_json::from_value(one).expect("it is one"))
     };
     for more in [
         json!({ "client": host(100_000) }),
@@ -116,7 +116,7 @@ fn who_has_no_possible_address_does_not_register() {
     }
     rig.ask(with(json!({ "client": host(253) }))).expect("the longest name that there is");
     let call = |servers| {
-        Ask::Scale(serde_json::from_value(json!({ "servers": servers })).expect("it is one"))
+        Request::Scale(serde_json::from_value(json!({ "servers": servers })).expect("it is one"))
     };
     assert!(matches!(rig.ask(call(usize::MAX)), Err(Refusal::Senseless(_))));
 }
@@ -124,7 +124,8 @@ fn who_has_no_possible_address_does_not_register() {
 #[test]
 fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
     let mut rig = heard(2);
-    let said = |force| Ask::SaidLost(ServerId(2), LostCall { incarnation: Some(2.into()), force });
+    let said =
+        |force| Request::SaidLost(ServerId(2), LostCall { incarnation: Some(2.into()), force });
     rig.beat(2, &[]);
     rig.pass(400);
     let Err(Refusal::Conflict(why)) = rig.ask(said(false)) else { panic!("it lives") };
@@ -134,17 +135,18 @@ fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
     );
     assert_eq!(rig.states(), ["starting", "serving"], "nothing was heard of the first");
     // Of a process that is there no more.
-    let other = Ask::SaidLost(ServerId(2), LostCall { incarnation: Some(7.into()), force: true });
+    let other =
+        Request::SaidLost(ServerId(2), LostCall { incarnation: Some(7.into()), force: true });
     assert!(matches!(rig.ask(other), Err(Refusal::Conflict(_))));
     rig.pass(4_000);
     assert_eq!(rig.states()[1], "silent");
-    assert_eq!(rig.ask(said(false)), Ok(Answer::Done));
+    assert_eq!(rig.ask(said(false)), Ok(Response::Done));
     assert_eq!(rig.states()[1], "lost");
-    assert_eq!(rig.ask(said(false)), Ok(Answer::Done), "saying it twice changes nothing");
+    assert_eq!(rig.ask(said(false)), Ok(Response::Done), "saying it twice changes nothing");
     let mut rig = heard(2);
     assert_eq!(
-        rig.ask(Ask::SaidLost(ServerId(2), LostCall { incarnation: None, force: true })),
-        Ok(Answer::Done)
+        rig.ask(Request::SaidLost(ServerId(2), LostCall { incarnation: None, force: true })),
+        Ok(Response::Done)
     );
     // One that has just begun does not know who lives.
     let state = heard(2).coordinator.state().clone();
@@ -154,7 +156,7 @@ fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
     let Err(Refusal::Conflict(why)) = rig.ask(said(false)) else { panic!("it may live") };
     assert!(why.starts_with("server 2 may live"), "{why}");
     rig.pass(20_000);
-    assert_eq!(rig.ask(said(false)), Ok(Answer::Done));
+    assert_eq!(rig.ask(said(false)), Ok(Response::Done));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use mbal_control::api::{
     AutoscaleConfig, AutoscaleLook, AutoscalePolicy, CurveReport, ForecastTold, Heartbeat,
     OutcomeTold, Registration,
 };
-use mbal_control::{Answer, Ask, Look, Refusal, Settings, State};
+use mbal_control::{Look, Refusal, Request, Response, Settings, State};
 use mbal_model::{Instant, ServerId};
 use mbal_sketch::{Random, StackDistances, mix};
 use rig::{Rig, registration};
@@ -32,8 +32,8 @@ impl Rig {
     }
 
     fn forecast(&mut self, servers: usize, database_rate: Option<f64>) -> ForecastTold {
-        match self.ask(Ask::Forecast { servers, database_rate }) {
-            Ok(Answer::Forecast(told)) => told,
+        match self.ask(Request::Forecast { servers, database_rate }) {
+            Ok(Response::Forecast(told)) => told,
             other => panic!("{other:?}"),
         }
     }
@@ -93,7 +93,7 @@ fn forecasts_go_through_what_was_measured_while_nothing_changed() {
     assert!((told.sizes[1].hit_ratio - 0.75).abs() < 0.001, "as it was measured: {told:?}");
     assert!((ratio_of_half(&mut rig) - 0.5).abs() < 0.02, "a fourth less, as by the curve");
     // One leaves: what the other hits meanwhile is no measure.
-    rig.ask(Ask::Drain(ServerId(2), true)).expect("it is taken");
+    rig.ask(Request::Drain(ServerId(2), true)).expect("it is taken");
     for minutes in 12..20 {
         assert!(rig.tells(1, curve(2_097, 60_000 * minutes, 45_000 * 11)));
         rig.now += Duration::from_micros(60 * SECOND);
@@ -132,7 +132,7 @@ fn the_autoscaler_s_setting_is_saved_and_what_is_none_is_refused() {
     let mut rig = servers(1);
     let schedule = vec!["4 from 08:00 to 20:00".to_owned()];
     let set = AutoscaleConfig { schedule, policy: AutoscalePolicy::Reactive, ..config() };
-    rig.ask(Ask::Autoscale(set.clone())).expect("it is taken");
+    rig.ask(Request::Autoscale(set.clone())).expect("it is taken");
     let saved = rig.coordinator.state().to_json();
     let read = State::from_json(&saved).expect("it is a state");
     assert_eq!((&read, read.autoscale.as_ref()), (rig.coordinator.state(), Some(&set)));
@@ -144,7 +144,7 @@ fn the_autoscaler_s_setting_is_saved_and_what_is_none_is_refused() {
         AutoscaleConfig { rest_minutes: 0, ..config() },
         AutoscaleConfig { schedule: vec!["often".into()], ..config() },
     ] {
-        let done = rig.coordinator.handle(rig.now, Ask::Autoscale(wrong));
+        let done = rig.coordinator.handle(rig.now, Request::Autoscale(wrong));
         assert!(matches!(done.answer, Err(Refusal::Senseless(_))), "{done:?}");
         assert_eq!(rig.coordinator.state().autoscale.as_ref(), Some(&set));
     }
@@ -153,14 +153,16 @@ fn the_autoscaler_s_setting_is_saved_and_what_is_none_is_refused() {
 #[test]
 fn what_a_look_has_seen_and_what_came_true_is_told() {
     let mut rig = servers(1);
-    rig.ask(Ask::Autoscale(config())).expect("it is taken");
+    rig.ask(Request::Autoscale(config())).expect("it is taken");
     let outcome = OutcomeTold { unix: 7, from: 1, to: 2, expected: 0.5, measured: 0.4 };
     for (starting, outcome) in [(1, None), (0, Some(outcome))] {
         let look = AutoscaleLook { servers: 1, servers_wanted: 2, ..AutoscaleLook::default() };
         let said = vec!["2 servers".to_owned()];
-        rig.ask(Ask::Looked(Look { look, starting, outcome, said })).expect("it is taken");
+        rig.ask(Request::Looked(Look { look, starting, outcome, said })).expect("it is taken");
     }
-    let Ok(Answer::Autoscale(status)) = rig.ask(Ask::AutoscaleStatus) else { panic!("a status") };
+    let Ok(Response::Autoscale(status)) = rig.ask(Request::AutoscaleStatus) else {
+        panic!("a status")
+    };
     assert_eq!((status.outcomes.as_slice(), status.config), (&[outcome][..], Some(config())));
     assert_eq!(rig.coordinator.autoscaled().changes, [1, 0]);
     assert_eq!(rig.said.last().map(String::as_str), Some("2 servers"));

@@ -8,7 +8,7 @@ use mbal_control::api::{
     HOT_KEYS_LISTED, Heartbeat, HotCall, HotMode, HotReport, HotState, HotStatus, HotTold,
     Registration, WorkerReport,
 };
-use mbal_control::{Answer, Ask, Coordinator, Rates, Settings, State};
+use mbal_control::{Coordinator, Rates, Request, Response, Settings, State};
 use mbal_model::{Instant, Key, ServerId};
 use rig::{Rig, registration};
 
@@ -43,14 +43,14 @@ impl Rig {
     }
 
     fn rates(&mut self) -> Option<Rates> {
-        match self.ask(Ask::Rates) {
-            Ok(Answer::Rates(rates)) => rates,
+        match self.ask(Request::Rates) {
+            Ok(Response::Rates(rates)) => rates,
             other => panic!("{other:?}"),
         }
     }
 
     fn threshold(&mut self, threshold: f64) -> Option<f64> {
-        self.ask(Ask::Threshold(threshold)).expect("it is taken");
+        self.ask(Request::Threshold(threshold)).expect("it is taken");
         self.hot().told.threshold
     }
 
@@ -60,8 +60,8 @@ impl Rig {
 
     /// Server and name of each key, as `GET /v1/hotkeys` tells them.
     fn keys(&mut self) -> Vec<(u16, String)> {
-        match self.ask(Ask::HotKeys) {
-            Ok(Answer::HotKeys(told)) => {
+        match self.ask(Request::HotKeys) {
+            Ok(Response::HotKeys(told)) => {
                 told.keys.into_iter().map(|key| (key.server, key.report.key)).collect()
             }
             other => panic!("{other:?}"),
@@ -96,7 +96,7 @@ fn mode_and_lease_are_told_at_once_and_t_when_all_servers_have_reported() {
     let hottest = vec![501.0, 100.0, 80.0];
     let rates = Rates { servers: 3, requests: 1000.0, hottest, target: 1.25 };
     assert_eq!(rig.rates(), Some(rates), "by T it is known that a key is hot by writes");
-    rig.ask(Ask::Threshold(200.0)).expect("it is taken");
+    rig.ask(Request::Threshold(200.0)).expect("it is taken");
     let told = HotTold { threshold: Some(200.0), ..told };
     assert_eq!(rig.beat(2, 50.0, vec![]), told);
     assert_eq!(rig.comes(2), told);
@@ -115,9 +115,9 @@ fn who_is_silent_is_not_waited_for_for_ever_and_does_not_count() {
 #[test]
 fn an_operator_says_how_hot_keys_are_copied_and_that_outlives_the_process() {
     let mut rig = three(HotMode::Atomic);
-    rig.ask(Ask::CopyHotKeys(HotMode::Atomic)).expect("it is so");
+    rig.ask(Request::CopyHotKeys(HotMode::Atomic)).expect("it is so");
     assert_eq!((rig.hot().told.mode, rig.new_lines()), (HotMode::Atomic, Vec::new()));
-    rig.ask(Ask::CopyHotKeys(HotMode::Off)).expect("it is taken");
+    rig.ask(Request::CopyHotKeys(HotMode::Off)).expect("it is taken");
     assert_eq!(rig.beat(2, 50.0, vec![]).mode, HotMode::Off);
     assert_eq!(rig.new_lines(), ["hot keys are not copied any more"]);
     let saved = rig.coordinator.state().to_json();
@@ -172,7 +172,7 @@ fn each_change_of_copies_is_told_once_with_what_it_was_decided_on() {
     rig.beat(1, 900.0, vec![key("a", 500.0, 1.0)]);
     assert_eq!(rig.new_lines(), [""; 0], "it has no copies");
     rig.beat(1, 900.0, vec![copied("a", 500.0, &[2, 3])]);
-    rig.ask(Ask::Threshold(200.4)).expect("it is taken");
+    rig.ask(Request::Threshold(200.4)).expect("it is taken");
     rig.beat(1, 900.0, vec![copied("a", 510.0, &[3, 2])]);
     rig.beat(1, 900.0, vec![copied("a", 320.0, &[2])]);
     let pending = HotReport { state: Some(HotState::HotPending), ..copied("a", 320.0, &[2]) };
@@ -246,7 +246,7 @@ fn keys_are_told_hottest_first_of_those_that_are_heard_of() {
     rig.beat(2, 300.0, vec![copied("b", 200.0, &[1])]);
     rig.now = Instant::from_micros(5 * SECOND);
     assert_eq!(rig.keys(), [(2, "b".into())], "server 1 is silent");
-    rig.ask(Ask::Lost(ServerId(2))).expect("it is taken");
+    rig.ask(Request::Lost(ServerId(2))).expect("it is taken");
     assert_eq!(rig.keys(), []);
 }
 
@@ -271,7 +271,9 @@ fn what_has_copied_keys_stays_where_it_is() {
     let mut rig = three(HotMode::Async);
     let hash = Key::new(b"a-key").expect("a key").hash();
     let pinned = |rig: &mut Rig| {
-        let Ok(Answer::Outlook(outlook)) = rig.ask(Ask::Outlook(1)) else { panic!("an outlook") };
+        let Ok(Response::Outlook(outlook)) = rig.ask(Request::Outlook(1)) else {
+            panic!("an outlook")
+        };
         let workers = outlook.servers.into_iter().flat_map(|server| server.workers);
         let all: Vec<_> = workers.flat_map(|worker| worker.cachelets).collect();
         assert!(all.len() >= 3);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_control::api::{Heartbeat, Registration};
-use mbal_control::{Answer, Ask, Coordinator, Leases, Refusal, Settings};
+use mbal_control::{Coordinator, Leases, Refusal, Request, Response, Settings};
 use mbal_election::{KeySeen, Terms};
 use mbal_model::{Instant, ServerId};
 use rig::{Rig, registration};
@@ -41,7 +41,9 @@ impl Rig {
             self.now = Instant::from_micros(begun + quarter * 250_000);
             self.beat(1);
             self.beat(3);
-            let Ok(Answer::Owners(owners)) = self.ask(Ask::Owners) else { panic!("it answers") };
+            let Ok(Response::Owners(owners)) = self.ask(Request::Owners) else {
+                panic!("it answers")
+            };
             let mut keys = BTreeMap::new();
             for (server, (incarnation, _)) in owners.servers {
                 let key = match server.0 {
@@ -50,7 +52,7 @@ impl Rig {
                 };
                 keys.insert(server, (incarnation, key));
             }
-            self.ask(Ask::KeysSeen(owners.at, keys)).expect("it is no question");
+            self.ask(Request::KeysSeen(owners.at, keys)).expect("it is no question");
             if !self.coordinator.state().members[&ServerId(2)].is_alive() {
                 return Some(quarter * 250);
             }
@@ -91,7 +93,7 @@ fn a_key_that_is_gone_is_waited_for_as_long() {
 #[test]
 fn a_process_that_was_said_to_be_dead_and_has_not_heard_of_it_begins_anew() {
     let mut rig = three();
-    rig.ask(Ask::Lost(ServerId(2))).expect("an operator may say so");
+    rig.ask(Request::Lost(ServerId(2))).expect("an operator may say so");
     let refused = rig.register(nameless(2, 2));
     assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");
     rig.register(nameless(2, 7)).expect("it is another incarnation");
@@ -107,12 +109,12 @@ fn a_server_that_renews_is_not_dead_however_silent_it_is() {
 #[test]
 fn a_server_that_does_not_know_this_coordinator_is_not_dead_by_its_lease() {
     let mut rig = three();
-    rig.ask(Ask::Lost(ServerId(2))).expect("it is known");
+    rig.ask(Request::Lost(ServerId(2))).expect("it is known");
     let coordinators = vec!["http://10.0.0.7:11210".into()];
     let other = Registration { coordinators, ..nameless(2, 22) };
     rig.register(other).expect("the one before is dead");
     assert_eq!(rig.pass(|_| KeySeen::Absent), None);
-    rig.ask(Ask::Lost(ServerId(2))).expect("an operator may say so");
+    rig.ask(Request::Lost(ServerId(2))).expect("an operator may say so");
     assert!(!rig.coordinator.state().members[&ServerId(2)].is_alive());
 }
 
@@ -128,7 +130,7 @@ fn another_process_takes_the_place_of_one_that_owns_nothing_any_more() {
 #[test]
 fn one_that_says_that_it_has_ended_may_begin_anew_at_once() {
     let mut rig = three();
-    rig.ask(Ask::Leave(ServerId(2), 2.into())).expect("it is the one");
+    rig.ask(Request::Leave(ServerId(2), 2.into())).expect("it is the one");
     assert_eq!(rig.register(nameless(2, 22)).expect("it has ended").id, 2);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mbal_control::api::{
     Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, Progress, Registration,
 };
-use mbal_control::{Answer, Ask, Coordinator, Member, Settings, State};
+use mbal_control::{Coordinator, Member, Request, Response, Settings, State};
 use mbal_model::{Cluster, Instant, ServerId};
 use mbal_random::Random;
 
@@ -46,7 +46,7 @@ impl World {
         self.below(SERVERS) as u16
     }
 
-    fn ask(&mut self) -> Ask {
+    fn ask(&mut self) -> Request {
         let id = self.server();
         let at = usize::from(id);
         match self.below(20) {
@@ -55,7 +55,7 @@ impl World {
                 if self.incarnations[at] == 0 || self.below(2) == 0 {
                     self.incarnations[at] = self.now + 1;
                 }
-                Ask::Register(Registration {
+                Request::Register(Registration {
                     id: Some(id),
                     incarnation: Incarnation(self.incarnations[at]),
                     cluster: "shop".into(),
@@ -91,7 +91,7 @@ impl World {
                 let map_version = self.followed[at].as_ref().map_or(0, |map| map.map.version());
                 let takes_changes = map_version > 0 && self.below(4) > 0;
                 let known = Heartbeat { map_version, takes_changes, ..Heartbeat::default() };
-                Ask::Heartbeat(ServerId(id), Heartbeat { incarnation, moves, ..known })
+                Request::Heartbeat(ServerId(id), Heartbeat { incarnation, moves, ..known })
             }
             11..17 => {
                 let held = self.coordinator.state().map.clone();
@@ -99,25 +99,25 @@ impl World {
                     || "0000/1".to_owned(),
                     |map| map.at(self.random.word()).0.to_string(),
                 );
-                Ask::Move(MoveCall { prefix, server: id, worker: None })
+                Request::Move(MoveCall { prefix, server: id, worker: None })
             }
-            17 => Ask::CancelMove(1 + self.below(8) as u32),
-            18 => Ask::Lost(ServerId(id)),
-            _ => Ask::Leave(ServerId(id), Incarnation(self.incarnations[at])),
+            17 => Request::CancelMove(1 + self.below(8) as u32),
+            18 => Request::Lost(ServerId(id)),
+            _ => Request::Leave(ServerId(id), Incarnation(self.incarnations[at])),
         }
     }
 }
 
 impl World {
     /// A server hears an answer: the map that it follows then is the coordinator's.
-    fn hears(&mut self, id: u16, answer: &Answer) {
+    fn hears(&mut self, id: u16, answer: &Response) {
         let at = usize::from(id);
         match answer {
-            Answer::Registered(registered) => {
+            Response::Registered(registered) => {
                 let parsed = registered.map.as_ref().map(|map| Cluster::parse(map));
                 self.followed[at] = parsed.transpose().expect("a document");
             }
-            Answer::News(news) => {
+            Response::News(news) => {
                 let newer = news.newer(self.followed[at].as_ref()).expect("it fits");
                 self.changed += news.changes.len() as u64;
                 if newer.is_some() {
@@ -218,10 +218,10 @@ fn maps_and_moves_are_right_after_every_step() {
 }
 
 /// Which server asks.
-fn ask_by(ask: &Ask) -> Option<u16> {
+fn ask_by(ask: &Request) -> Option<u16> {
     match ask {
-        Ask::Register(registration) => registration.id,
-        Ask::Heartbeat(server, _) => Some(server.0),
+        Request::Register(registration) => registration.id,
+        Request::Heartbeat(server, _) => Some(server.0),
         _ => None,
     }
 }

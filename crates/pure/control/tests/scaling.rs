@@ -6,7 +6,7 @@ use mbal_control::api::{
     AgesReport, ClassAges, Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News,
     Progress, Registration, ScaleCall, ScaleState, ScaleStatus,
 };
-use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State, choose};
+use mbal_control::{Coordinator, Refusal, Request, Response, Settings, State, choose};
 use mbal_model::{ClusterPlan, Instant, Move, Owner, PlannedMove, ServerId, Why, WorkerId};
 use rig::{Rig, registration};
 
@@ -44,23 +44,23 @@ impl Rig {
     }
 
     fn scale_as(&mut self, call: ScaleCall) -> Result<ScaleStatus, Refusal> {
-        match self.ask(Ask::Scale(call))? {
-            Answer::Scale(status) => Ok(*status),
+        match self.ask(Request::Scale(call))? {
+            Response::Scale(status) => Ok(*status),
             other => panic!("{other:?}"),
         }
     }
 
     /// Servers that the autoscaler is to stop.
     fn stopping(&mut self) -> Vec<u16> {
-        match self.ask(Ask::AutoscaleStatus) {
-            Ok(Answer::Autoscale(status)) => status.stopping,
+        match self.ask(Request::AutoscaleStatus) {
+            Ok(Response::Autoscale(status)) => status.stopping,
             other => panic!("{other:?}"),
         }
     }
 
     fn scaling(&mut self) -> ScaleStatus {
-        match self.ask(Ask::Scaling) {
-            Ok(Answer::Scale(status)) => *status,
+        match self.ask(Request::Scaling) {
+            Ok(Response::Scale(status)) => *status,
             other => panic!("{other:?}"),
         }
     }
@@ -75,11 +75,11 @@ impl Rig {
                 assert_eq!(self.beat(id, Some(ages(id, asked.number)), Vec::new()).ages, None);
             }
         }
-        let Ok(Answer::Inventory(Some(inventory))) = self.ask(Ask::Inventory) else {
+        let Ok(Response::Inventory(Some(inventory))) = self.ask(Request::Inventory) else {
             panic!("all have told what they have")
         };
         let plan = choose(&inventory);
-        assert_eq!(self.ask(Ask::Resized(inventory.number, plan)), Ok(Answer::Done));
+        assert_eq!(self.ask(Request::Resized(inventory.number, plan)), Ok(Response::Done));
     }
 
     fn retiring(&self) -> Vec<u16> {
@@ -88,8 +88,8 @@ impl Rig {
 
     fn begin_move(&mut self, from: u16, to: u16) -> u32 {
         let prefix = self.held(from)[0].to_string();
-        match self.ask(Ask::Move(MoveCall { prefix, server: to, worker: None })) {
-            Ok(Answer::Move(number)) => number,
+        match self.ask(Request::Move(MoveCall { prefix, server: to, worker: None })) {
+            Ok(Response::Move(number)) => number,
             other => panic!("{other:?}"),
         }
     }
@@ -157,10 +157,10 @@ fn nothing_comes_to_a_server_before_it_knows_what_stays() {
     let (load, bytes) = (0.1, 1_000);
     let one = PlannedMove { step, why: Why::Drain, load, bytes, from_load: 0.2, to_load: 0.1 };
     let plan = ClusterPlan { moves: vec![one], ..ClusterPlan::default() };
-    assert_eq!(rig.ask(Ask::Planned(plan.clone())), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::Planned(plan.clone())), Ok(Response::Done));
     assert!(rig.coordinator.state().moves.is_empty());
     assert!(rig.beat(1, None, Vec::new()).keep.is_some());
-    assert_eq!(rig.ask(Ask::Planned(plan)), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::Planned(plan)), Ok(Response::Done));
     assert_eq!(rig.coordinator.state().moves.len(), 1);
 }
 
@@ -213,7 +213,7 @@ fn a_cancelled_one_leaves_everybody_serving() {
     rig.scale(2, false).expect("it begins");
     rig.choose();
     let number = rig.begin_move(3, 1);
-    assert_eq!(rig.ask(Ask::EndScaling), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::EndScaling), Ok(Response::Done));
     assert!(rig.retiring().is_empty());
     let news = rig.beat(3, None, Vec::new());
     assert_eq!(
@@ -221,7 +221,7 @@ fn a_cancelled_one_leaves_everybody_serving() {
         (number, MoveDecision::Cancel, None)
     );
     assert_eq!(rig.scaling().state, ScaleState::Idle);
-    assert!(matches!(rig.ask(Ask::EndScaling), Err(Refusal::Unknown(_))));
+    assert!(matches!(rig.ask(Request::EndScaling), Err(Refusal::Unknown(_))));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn if_a_server_dies_that_was_to_stay_one_stays_that_was_to_retire() {
     let chosen: Vec<u16> =
         rig.scaling().plan.expect("it was chosen").retiring.iter().map(|one| one.server).collect();
     let stays = (1..=4).find(|id| !chosen.contains(id)).expect("two stay");
-    assert_eq!(rig.ask(Ask::Lost(ServerId(stays))), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::Lost(ServerId(stays))), Ok(Response::Done));
     assert_eq!(rig.retiring(), [chosen[0]], "the coldest retires still");
 }
 
@@ -277,7 +277,7 @@ fn what_is_done_stays_done_and_chooses_no_more() {
         None,
         vec![MoveReport { number, progress: Progress::Sealed, ..Default::default() }],
     );
-    assert_eq!(rig.ask(Ask::Drain(ServerId(3), true)), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::Drain(ServerId(3), true)), Ok(Response::Done));
     rig.begin_move(3, 1);
     assert!(rig.beat(3, None, Vec::new()).moves.iter().all(|one| one.selected.is_none()));
     assert_eq!(rig.scaling().state, ScaleState::Done);
@@ -292,9 +292,11 @@ fn a_server_that_tells_nothing_is_not_waited_for() {
         let asked = rig.beat(id, None, Vec::new()).ages.expect("it is asked");
         rig.beat(id, Some(ages(id, asked.number)), Vec::new());
     }
-    assert_eq!(rig.ask(Ask::Inventory), Ok(Answer::Inventory(None)));
+    assert_eq!(rig.ask(Request::Inventory), Ok(Response::Inventory(None)));
     rig.now = Instant::from_micros(10_000_000);
-    let Ok(Answer::Inventory(Some(inventory))) = rig.ask(Ask::Inventory) else { panic!("it is") };
+    let Ok(Response::Inventory(Some(inventory))) = rig.ask(Request::Inventory) else {
+        panic!("it is")
+    };
     assert_eq!((inventory.count, inventory.servers.len()), (1, 3));
 }
 
@@ -326,7 +328,7 @@ fn who_is_named_retires_however_warm_and_what_travels_is_chosen() {
     let kept = |server| plan.cuts.iter().find(|cut| cut.server == server).expect("it stays");
     assert!(kept(3).kept_items < kept(2).kept_items, "{:?}", plan.cuts);
     // The first one that was named retires in any case.
-    assert_eq!(rig.ask(Ask::Lost(ServerId(2))), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::Lost(ServerId(2))), Ok(Response::Done));
     assert_eq!(rig.retiring(), [4]);
 }
 
@@ -340,8 +342,10 @@ fn who_is_named_and_silent_retires_with_all_that_it_has() {
         rig.beat(id, Some(ages(id, asked.number)), Vec::new());
     }
     rig.now = Instant::from_micros(10_000_000);
-    let Ok(Answer::Inventory(Some(inventory))) = rig.ask(Ask::Inventory) else { panic!("it is") };
-    assert_eq!(rig.ask(Ask::Resized(inventory.number, choose(&inventory))), Ok(Answer::Done));
+    let Ok(Response::Inventory(Some(inventory))) = rig.ask(Request::Inventory) else {
+        panic!("it is")
+    };
+    assert_eq!(rig.ask(Request::Resized(inventory.number, choose(&inventory))), Ok(Response::Done));
     assert_eq!(rig.retiring(), [4]);
     rig.begin_move(4, 1);
     let news = rig.beat(4, None, Vec::new());
@@ -370,10 +374,10 @@ fn what_the_autoscaler_has_retired_is_to_be_stopped_until_it_is_gone_or_stays() 
     rig.scale_as(call(3)).expect("four serve");
     rig.choose();
     assert_eq!(rig.stopping(), [3]);
-    assert_eq!(rig.ask(Ask::Leave(ServerId(3), Incarnation(33))), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::Leave(ServerId(3), Incarnation(33))), Ok(Response::Done));
     assert_eq!(rig.stopping(), [0; 0]);
     // Somebody starts another one of that number, and empties it.
     rig.comes(3, 34);
-    assert_eq!(rig.ask(Ask::Drain(ServerId(3), true)), Ok(Answer::Done));
+    assert_eq!(rig.ask(Request::Drain(ServerId(3), true)), Ok(Response::Done));
     assert_eq!(rig.stopping(), [0; 0], "an operator's drain stops nothing");
 }

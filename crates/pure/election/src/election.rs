@@ -8,7 +8,7 @@ use mbal_model::planted::{Fault, is_planted};
 use crate::lease::{Renewal, held_until};
 use crate::saving::Saving;
 use crate::{
-    Answer, LOOK_EVERY, LeaseId, News, Next, Question, RENEW_EVERY, RETRY_AFTER, Revision, Sight,
+    LOOK_EVERY, LeaseId, News, Next, RENEW_EVERY, RETRY_AFTER, Request, Response, Revision, Sight,
     Stored, Term, UNUSABLE_PAUSE, Why,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 pub struct Election {
     pub(crate) phase: Phase,
     /// The question that waits for its answer, and when it was asked.
-    asked: Option<(Question, Instant)>,
+    asked: Option<(Request, Instant)>,
     /// Nothing is asked before.
     due: Instant,
     /// It does not campaign before.
@@ -82,7 +82,7 @@ impl Election {
         std::mem::take(&mut self.news)
     }
 
-    /// What to ask etcd now. It is asked nothing else before [`Election::told`].
+    /// What to ask etcd now. It is asked nothing else before [`Election::answered`].
     ///
     /// # Panics
     /// If a question waits for its answer.
@@ -104,12 +104,12 @@ impl Election {
             return Next::Wait(over.map_or(self.due, |over| over.min(self.due)));
         }
         let question = match &self.phase {
-            Phase::Vacant if self.rests_until <= now => Question::Grant,
-            Phase::Following | Phase::Vacant => Question::Look,
-            Phase::Granted { lease, .. } => Question::Campaign { lease: *lease },
-            Phase::Leading(Leading { renewed: Some(_), .. }) => Question::Look,
-            Phase::Leading(leading) => Question::Renew { lease: leading.lease },
-            Phase::Leaving { lease } => Question::Revoke { lease: *lease },
+            Phase::Vacant if self.rests_until <= now => Request::Grant,
+            Phase::Following | Phase::Vacant => Request::Look,
+            Phase::Granted { lease, .. } => Request::Campaign { lease: *lease },
+            Phase::Leading(Leading { renewed: Some(_), .. }) => Request::Look,
+            Phase::Leading(leading) => Request::Renew { lease: leading.lease },
+            Phase::Leaving { lease } => Request::Revoke { lease: *lease },
         };
         self.asked = Some((question, now));
         Next::Ask(question)
@@ -119,29 +119,29 @@ impl Election {
     ///
     /// # Panics
     /// If nothing was asked.
-    pub fn told(&mut self, now: Instant, answer: Answer) {
+    pub fn answered(&mut self, now: Instant, answer: Response) {
         let (question, sent) = self.asked.take().expect("it has asked");
         self.due = now;
         // A save may have ended the leadership while this question was under way.
         match (question, answer) {
-            (Question::Look, Answer::Seen(sight)) => self.seen(now, sight),
-            (Question::Grant, Answer::Granted { lease, lasts }) => {
+            (Request::Look, Response::Seen(sight)) => self.seen(now, sight),
+            (Request::Grant, Response::Granted { lease, lasts }) => {
                 let until = held_until(now, sent, lasts);
                 self.phase = Phase::Granted { lease, until };
             }
-            (Question::Campaign { lease }, Answer::Won { term, state }) => {
+            (Request::Campaign { lease }, Response::Won { term, state }) => {
                 self.won(now, lease, term, state);
             }
-            (Question::Campaign { lease }, Answer::Lost(sight)) => {
+            (Request::Campaign { lease }, Response::Lost(sight)) => {
                 self.remember(&sight);
                 self.phase = Phase::Leaving { lease };
             }
             // It may lead, and know nothing of it: without the lease there is no such key.
-            (Question::Campaign { lease }, _) => self.phase = Phase::Leaving { lease },
-            (Question::Renew { lease }, Answer::Renewed { lasts, raft_term }) => {
+            (Request::Campaign { lease }, _) => self.phase = Phase::Leaving { lease },
+            (Request::Renew { lease }, Response::Renewed { lasts, raft_term }) => {
                 self.renewed(now, sent, lease, lasts, raft_term);
             }
-            (Question::Revoke { .. }, _) => {
+            (Request::Revoke { .. }, _) => {
                 // Once: it ends by itself.
                 self.phase = Phase::Following;
                 self.due = now + LOOK_EVERY;

@@ -6,17 +6,17 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use mbal_election::{Answer, Election, Next, Question, Sight};
+//! use mbal_election::{Election, Next, Request, Response, Sight};
 //! use mbal_model::Instant;
 //!
 //! let at = Instant::from_millis;
 //! let mut one = Election::new();
-//! assert_eq!(one.next(at(0)), Next::Ask(Question::Look));
-//! one.told(at(1), Answer::Seen(Sight::default()));
-//! assert_eq!(one.next(at(1)), Next::Ask(Question::Grant));
-//! one.told(at(2), Answer::Granted { lease: 7, lasts: Duration::from_secs(3) });
-//! assert_eq!(one.next(at(2)), Next::Ask(Question::Campaign { lease: 7 }));
-//! one.told(at(3), Answer::Won { term: 12, state: None });
+//! assert_eq!(one.next(at(0)), Next::Ask(Request::Look));
+//! one.answered(at(1), Response::Seen(Sight::default()));
+//! assert_eq!(one.next(at(1)), Next::Ask(Request::Grant));
+//! one.answered(at(2), Response::Granted { lease: 7, lasts: Duration::from_secs(3) });
+//! assert_eq!(one.next(at(2)), Next::Ask(Request::Campaign { lease: 7 }));
+//! one.answered(at(3), Response::Won { term: 12, state: None });
 //! assert_eq!((one.leads(at(4)), one.leads(at(2701))), (Some(12), None));
 //! ```
 //!
@@ -39,8 +39,8 @@ use mbal_model::Instant;
 
 pub use election::Election;
 pub use lease::over_after;
-pub use ownership::{OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, nobody_leads};
-pub use saving::{Fence, SaveAnswer, Verdict};
+pub use ownership::{OwnerNext, OwnerRequest, OwnerResponse, Ownership, Terms, nobody_leads};
+pub use saving::{Fence, SaveResponse, Verdict};
 pub use watch::{KeySeen, Watch};
 
 /// A revision of etcd's store. They only grow.
@@ -74,7 +74,7 @@ pub const NOBODY_LEADS: Condition = Condition::LeaderCreatedAt(0);
 
 /// What is to be asked of etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum Request {
     /// Who leads, and the state's revision; linearizable.
     Look,
     /// A lease of [`LEASE`].
@@ -94,13 +94,13 @@ pub enum Question {
 /// Which question, or when to come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    Ask(Question),
+    Ask(Request),
     Wait(Instant),
 }
 
 /// What etcd said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     Seen(Sight),
     /// A lease, and how long it lasts.
     Granted {
@@ -128,7 +128,7 @@ pub struct Sight {
     pub leader: Option<Leader>,
     /// The revision that wrote the state; none if there is none.
     pub state: Option<Revision>,
-    /// As in [`Answer::Renewed`].
+    /// As in [`Response::Renewed`].
     pub raft_term: u64,
 }
 

@@ -41,7 +41,7 @@ impl Terms {
 
 /// What is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnerQuestion {
+pub enum OwnerRequest {
     /// A lease of [`Terms::key_lasts`].
     Grant,
     /// The server's key, with its incarnation, bound to this lease.
@@ -61,7 +61,7 @@ pub enum OwnerQuestion {
 
 /// What was said to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnerAnswer {
+pub enum OwnerResponse {
     Granted {
         lease: LeaseId,
     },
@@ -83,7 +83,7 @@ pub enum OwnerAnswer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerNext {
-    Ask(OwnerQuestion),
+    Ask(OwnerRequest),
     Wait(Instant),
     /// It is over: the process goes on as another incarnation, empty.
     Over,
@@ -104,7 +104,7 @@ pub fn nobody_leads(said: &[Option<bool>]) -> bool {
 pub struct Ownership {
     terms: Terms,
     phase: Phase,
-    asked: Option<(OwnerQuestion, Instant)>,
+    asked: Option<(OwnerRequest, Instant)>,
     due: Instant,
     renewal: Option<Renewal>,
     /// Whether a coordinator knows of the key.
@@ -175,7 +175,7 @@ impl Ownership {
         matches!(self.word, KeyVoucher::Seen { .. })
     }
 
-    /// What to ask now. It is asked nothing else before [`Ownership::told`].
+    /// What to ask now. It is asked nothing else before [`Ownership::answered`].
     ///
     /// # Panics
     /// If a question waits for its answer.
@@ -188,11 +188,11 @@ impl Ownership {
             return OwnerNext::Wait(self.due);
         }
         let question = match self.phase {
-            _ if self.asks_coordinators => OwnerQuestion::WhoLeads,
-            Phase::Bare => OwnerQuestion::Grant,
-            Phase::Granted(lease) => OwnerQuestion::Write { lease },
-            Phase::Held(lease) if self.renewal.is_some() => OwnerQuestion::Look { lease },
-            Phase::Held(lease) => OwnerQuestion::Renew { lease },
+            _ if self.asks_coordinators => OwnerRequest::WhoLeads,
+            Phase::Bare => OwnerRequest::Grant,
+            Phase::Granted(lease) => OwnerRequest::Write { lease },
+            Phase::Held(lease) if self.renewal.is_some() => OwnerRequest::Look { lease },
+            Phase::Held(lease) => OwnerRequest::Renew { lease },
         };
         self.asked = Some((question, now));
         OwnerNext::Ask(question)
@@ -202,37 +202,37 @@ impl Ownership {
     ///
     /// # Panics
     /// If nothing was asked.
-    pub fn told(&mut self, now: Instant, answer: OwnerAnswer) {
+    pub fn answered(&mut self, now: Instant, answer: OwnerResponse) {
         let (question, sent) = self.asked.take().expect("it has asked");
         if self.is_over(now) {
             return;
         }
         self.due = now;
         match (question, answer) {
-            (OwnerQuestion::Grant, OwnerAnswer::Granted { lease }) => {
+            (OwnerRequest::Grant, OwnerResponse::Granted { lease }) => {
                 self.phase = Phase::Granted(lease);
             }
-            (OwnerQuestion::Write { lease }, OwnerAnswer::Written) => {
+            (OwnerRequest::Write { lease }, OwnerResponse::Written) => {
                 self.phase = Phase::Held(lease);
             }
-            (OwnerQuestion::Renew { .. }, OwnerAnswer::Renewed { raft_term }) => {
+            (OwnerRequest::Renew { .. }, OwnerResponse::Renewed { raft_term }) => {
                 let until = held_until(now, sent, self.terms.lease);
                 self.renewal = Some(Renewal { until, raft_term });
                 self.renewed = sent;
             }
-            (OwnerQuestion::Look { .. }, OwnerAnswer::Seen { is_there: true, raft_term }) => {
+            (OwnerRequest::Look { .. }, OwnerResponse::Seen { is_there: true, raft_term }) => {
                 let renewal = self.renewal.take().expect("it was renewed before");
                 if renewal.counts(raft_term) {
                     self.counts(now, renewal.until);
                     self.due = now + RENEW_EVERY;
                 }
             }
-            (_, OwnerAnswer::NoLease | OwnerAnswer::Seen { is_there: false, .. }) => {
+            (_, OwnerResponse::NoLease | OwnerResponse::Seen { is_there: false, .. }) => {
                 self.key_is_gone(now);
             }
-            (OwnerQuestion::WhoLeads, answer) => {
+            (OwnerRequest::WhoLeads, answer) => {
                 self.asks_coordinators = false;
-                if answer == OwnerAnswer::NobodyLeads {
+                if answer == OwnerResponse::NobodyLeads {
                     self.nobody_led(now, sent);
                 }
                 self.due = now + LOOK_EVERY;

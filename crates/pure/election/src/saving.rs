@@ -29,7 +29,7 @@ impl Fence {
 
 /// What etcd said to a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SaveAnswer {
+pub enum SaveResponse {
     /// Executed: the revision of the state is this one.
     Written(Revision),
     /// A condition did not hold. Who leads, and the revision of the state if it is the very one that was to be saved.
@@ -78,15 +78,15 @@ impl Election {
     ///
     /// # Panics
     /// If none was begun.
-    pub fn settle(&mut self, now: Instant, answer: SaveAnswer) -> Verdict {
+    pub fn settle(&mut self, now: Instant, answer: SaveResponse) -> Verdict {
         let saving = self.saving.as_mut().expect("a save was begun");
         let fence = saving.fence;
         let verdict = match answer {
-            SaveAnswer::Written(revision) => {
+            SaveResponse::Written(revision) => {
                 self.has_written(fence.term, revision);
                 Verdict::Saved
             }
-            SaveAnswer::Refused { leader, ours } => {
+            SaveResponse::Refused { leader, ours } => {
                 let was_uncertain = saving.is_uncertain;
                 if let Some(revision) = ours {
                     self.has_written(fence.term, revision);
@@ -102,10 +102,10 @@ impl Election {
                     None => Verdict::NotSaved,
                 }
             }
-            SaveAnswer::NotExecuted if !saving.is_uncertain => Verdict::NotSaved,
-            SaveAnswer::Unknown if is_planted(Fault::UnansweredIsSaved) => Verdict::Saved,
-            SaveAnswer::Unknown if is_planted(Fault::UnansweredIsUnsaved) => Verdict::NotSaved,
-            SaveAnswer::NotExecuted | SaveAnswer::Unknown => {
+            SaveResponse::NotExecuted if !saving.is_uncertain => Verdict::NotSaved,
+            SaveResponse::Unknown if is_planted(Fault::UnansweredIsSaved) => Verdict::Saved,
+            SaveResponse::Unknown if is_planted(Fault::UnansweredIsUnsaved) => Verdict::NotSaved,
+            SaveResponse::NotExecuted | SaveResponse::Unknown => {
                 saving.is_uncertain = true;
                 let has_time =
                     now < saving.begun + SETTLE_WITHIN || is_planted(Fault::SettledForEver);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_balance::{
-    Balancer, Cause, Decision, Duty, Mode, News, Proposal, Question, Thresholds, Verdict,
+    self as balance, Balancer, Cause, Decision, Mode, Proposal, Question, Thresholds, Verdict,
 };
 use mbal_control::api::{
     BalanceMode, REMEDIES_LISTED, RemedyReport, WorkerReport, cachelets_listed,
@@ -123,19 +123,20 @@ impl Balancing {
 
     /// `now` by any clock that does not jump.
     pub fn handle(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
-        let mut duties = Vec::new();
+        let mut decided = Vec::new();
         match event {
             Event::Woken if now < self.ends => {}
-            Event::Woken => self.end_epoch(now, &mut duties),
+            Event::Woken => self.end_epoch(now, &mut decided),
             Event::Planned { number, proposal } => {
-                self.balancer.handle(News::Planned { number, proposal }, &mut duties);
+                self.balancer.handle(balance::Event::Planned { number, proposal }, &mut decided);
             }
             Event::Reported(Report { order, outcome, .. }) => {
-                self.balancer.handle(News::Reported { order: order.0, outcome }, &mut duties);
+                self.balancer
+                    .handle(balance::Event::Reported { order: order.0, outcome }, &mut decided);
             }
             Event::Asked { cachelet, to } => {
                 let to = self.shared.address(to);
-                self.balancer.handle(News::Asked { cachelet, to }, &mut duties);
+                self.balancer.handle(balance::Event::Move { cachelet, to }, &mut decided);
             }
             Event::Told(mode) => {
                 let mode = match mode {
@@ -143,12 +144,12 @@ impl Balancing {
                     BalanceMode::DryRun => Mode::DryRun,
                     BalanceMode::Off => Mode::Off,
                 };
-                self.balancer.handle(News::Told(mode), &mut duties);
+                self.balancer.handle(balance::Event::SetMode(mode), &mut decided);
             }
         }
-        actions.extend(duties.into_iter().map(|duty| match duty {
-            Duty::Ask(question) => Action::Plan(question),
-            Duty::Order { order, what } => {
+        actions.extend(decided.into_iter().map(|one| match one {
+            balance::Action::Ask(question) => Action::Plan(question),
+            balance::Action::Order { order, what } => {
                 let (worker, event) = order_event(OrderId(order), what);
                 Action::Order(OrderId(order), worker, event)
             }
@@ -156,7 +157,7 @@ impl Balancing {
         self.tell_decisions(actions);
     }
 
-    fn end_epoch(&mut self, now: Instant, duties: &mut Vec<Duty>) {
+    fn end_epoch(&mut self, now: Instant, decided: &mut Vec<balance::Action>) {
         let tallies = self.shared.end_epoch(now.as_nanos());
         let workers = 0..usize::from(self.shared.settings.workers);
         let keys = workers.map(|worker| Keys::of(&self.shared.sums_of(worker))).collect();
@@ -168,7 +169,7 @@ impl Balancing {
             None => (&nothing, true),
         };
         let reading = counted.tallies.since(&before.tallies);
-        self.balancer.handle(News::Epoch(reading), duties);
+        self.balancer.handle(balance::Event::Epoch(reading), decided);
         self.shared.set_phase_two(self.balancer.in_phase_two());
         // What was counted before there was a balancer is no epoch.
         if !is_first {

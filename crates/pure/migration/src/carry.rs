@@ -8,7 +8,7 @@ use mbal_cachelet::{
 use mbal_model::{Elsewhere, Instant, Seconds, ServerId, WorkerId};
 
 use crate::destination::{self, Adopted, Destination, Imported};
-use crate::message::Ask;
+use crate::message::Request;
 use crate::order::Order;
 use crate::source::{self, Exported, Source};
 use crate::window::{BYTES_IN_FLIGHT_MAX, PART_BYTES};
@@ -116,7 +116,7 @@ impl Leaver {
         let heading = Part::read(&part).expect("what is exported reads").heading;
         let (slice, number, last) = (heading.slice, heading.number, heading.last);
         self.source.exported(now, Exported { slice, number, last, bytes: part.len(), more });
-        say(Ask::Part(&part))
+        say(Request::Part(&part))
     }
 }
 
@@ -125,7 +125,7 @@ fn second(now: Instant) -> Seconds {
     now.as_secs() as Seconds
 }
 
-fn say<Step>(ask: Ask<'_>) -> Advance<Step> {
+fn say<Step>(ask: Request<'_>) -> Advance<Step> {
     let mut payload = Vec::new();
     let kind = ask.encode(&mut payload);
     Advance::Say { kind, payload }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, MoveId, Prefix};
 
-use crate::message::{Answer, Ask, Begin, Refusal};
+use crate::message::{Begin, Refusal, Request, Response};
 use crate::order::{Incarnation, MOVES_MAX};
 use crate::window::{BYTES_IN_FLIGHT_MAX, PARTS_IN_FLIGHT_MAX};
 
@@ -37,7 +37,7 @@ const FULL_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// The source says this, over its newest link.
-    Asked(Ask<'a>),
+    Asked(Request<'a>),
     LinkDown,
     /// Whether clients leave the worker that does the steps no time.
     Strained(bool),
@@ -78,7 +78,7 @@ pub enum Adopted {
 /// What the destination wants now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    Say(Answer),
+    Say(Response),
     Do(Step),
     /// Nothing until then, or until something happens.
     Wait(Option<Instant>),
@@ -173,7 +173,7 @@ pub struct Destination {
     id: MoveId,
     begin: Begin,
     phase: Phase,
-    say: VecDeque<Answer>,
+    say: VecDeque<Response>,
     /// To be imported.
     parts: VecDeque<Vec<u8>>,
     part_bytes: usize,
@@ -339,9 +339,9 @@ impl Destination {
         }
     }
 
-    fn asked(&mut self, ask: Ask<'_>) -> Result<(), Broken> {
+    fn asked(&mut self, ask: Request<'_>) -> Result<(), Broken> {
         match ask {
-            Ask::Begin(begin) => {
+            Request::Begin(begin) => {
                 if (Begin { gone: None, ..begin }) != (Begin { gone: None, ..self.begin }) {
                     return Err(Broken);
                 }
@@ -351,12 +351,12 @@ impl Destination {
                 // `Ready` says so too, and may have to wait.
                 self.owes_served = self.is_full() && begin.gone.is_some();
                 if self.is_full() && begin.gone.is_none() {
-                    self.say.push_back(Answer::Refused(Refusal::NoRoom));
+                    self.say.push_back(Response::Refused(Refusal::NoRoom));
                 }
                 begin.gone.map_or(Ok(()), |last| self.has_gone(last))
             }
-            Ask::Part(_) if self.deaf => Ok(()),
-            Ask::Part(bytes) => {
+            Request::Part(_) if self.deaf => Ok(()),
+            Request::Part(bytes) => {
                 let is_full = self.parts.len() >= PARTS_IN_FLIGHT_MAX
                     || self.part_bytes >= BYTES_IN_FLIGHT_MAX;
                 if is_full || self.phase != Phase::Open {
@@ -366,12 +366,12 @@ impl Destination {
                 self.parts.push_back(bytes.to_vec());
                 Ok(())
             }
-            Ask::Gone(last) => {
+            Request::Gone(last) => {
                 self.owes_served = true;
                 self.has_gone(last)
             }
-            Ask::Cancel if self.served.max(self.gone).is_some() => Err(Broken),
-            Ask::Cancel => {
+            Request::Cancel if self.served.max(self.gone).is_some() => Err(Broken),
+            Request::Cancel => {
                 self.end();
                 Ok(())
             }
@@ -409,7 +409,7 @@ impl Destination {
             }
             Phase::Adopting { until, .. } if until <= now => {
                 self.phase = Phase::Over(State::Dropped);
-                Next::Say(Answer::Refused(Refusal::NoRoom))
+                Next::Say(Response::Refused(Refusal::NoRoom))
             }
             Phase::Adopting { again_at, .. } if again_at <= now => Next::Do(Step::Adopt),
             Phase::Adopting { again_at, .. } => Next::Wait(Some(again_at)),
@@ -424,7 +424,7 @@ impl Destination {
             return Next::Do(Step::GiveUp);
         }
         if let Some(last) = self.served.filter(|_| std::mem::take(&mut self.owes_served)) {
-            return Next::Say(Answer::Served(last));
+            return Next::Say(Response::Served(last));
         }
         match again_at <= now {
             true => Next::Do(Step::LookForRoom),
@@ -443,10 +443,10 @@ impl Destination {
             return self.next_full(now, again_at);
         }
         if std::mem::take(&mut self.owes_ready) {
-            return Next::Say(Answer::Ready(self.served));
+            return Next::Say(Response::Ready(self.served));
         }
         if let Some(last) = self.served.filter(|_| std::mem::take(&mut self.owes_served)) {
-            return Next::Say(Answer::Served(last));
+            return Next::Say(Response::Served(last));
         }
         let Some(part) = self.parts.pop_front() else { return Next::Wait(None) };
         self.part_bytes -= part.len();
@@ -499,7 +499,7 @@ impl Destination {
         }
         // The source has forgotten what it sent over a link that broke meanwhile.
         if std::mem::take(&mut self.importing) {
-            self.say.push_back(Answer::Taken { slice, number, strained: self.strained });
+            self.say.push_back(Response::Taken { slice, number, strained: self.strained });
         }
         Ok(())
     }
@@ -525,7 +525,7 @@ impl Destination {
             self.full_pause = (self.full_pause * 2).min(FULL_PAUSES[1]);
             self.deaf = true;
             self.forget_parts();
-            self.say.push_back(Answer::Refused(Refusal::NoRoom));
+            self.say.push_back(Response::Refused(Refusal::NoRoom));
         }
         self.importing = false;
         NoRoom::GivenUp

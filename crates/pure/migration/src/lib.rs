@@ -24,7 +24,7 @@ mod window;
 
 pub use carry::{Advance, Arriver, Leaver};
 pub use destination::{Destination, Met};
-pub use message::{Answer, Ask, Begin, Malformed, Refusal};
+pub use message::{Begin, Malformed, Refusal, Request, Response};
 pub use order::{Incarnation, MOVES_MAX, Order};
 pub use report::{Progress, State, Why};
 pub use source::Source;

@@ -7,12 +7,12 @@ use mbal_model::{Prefix, WorkerId};
 
 use crate::order::Incarnation;
 
-/// Of an [`Ask::Part`]: 64 KiB, a step of export, and an item; far below what a link takes.
+/// Of an [`Request::Part`]: 64 KiB, a step of export, and an item; far below what a link takes.
 pub const PART_BYTES_MAX: usize = 2 << 20;
 
 /// The source's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask<'a> {
+pub enum Request<'a> {
     /// The first message of a link, and of a link that has come up again.
     Begin(Begin),
     /// Bytes of `mbal_cachelet::Part`.
@@ -37,7 +37,7 @@ pub struct Begin {
 
 /// The destination's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     /// Parts may come. It serves up to this hash.
     Ready(Option<u64>),
     Refused(Refusal),
@@ -79,11 +79,11 @@ mod kind {
     pub const SERVED: u8 = 51;
 }
 
-impl<'a> Ask<'a> {
+impl<'a> Request<'a> {
     /// Appends the payload; the frame's kind.
     pub fn encode(&self, out: &mut Vec<u8>) -> u8 {
         match self {
-            Ask::Begin(begin) => {
+            Request::Begin(begin) => {
                 out.extend(begin.prefix.code().to_le_bytes());
                 out.extend(begin.source.0.to_le_bytes());
                 out.extend(begin.destination.0.to_le_bytes());
@@ -92,23 +92,23 @@ impl<'a> Ask<'a> {
                 push_hash(begin.gone, out);
                 kind::BEGIN
             }
-            Ask::Part(part) => {
+            Request::Part(part) => {
                 out.extend_from_slice(part);
                 kind::PART
             }
-            Ask::Gone(last) => {
+            Request::Gone(last) => {
                 out.extend(last.to_le_bytes());
                 kind::GONE
             }
-            Ask::Cancel => kind::CANCEL,
+            Request::Cancel => kind::CANCEL,
         }
     }
 
     /// Reads what a frame of this kind carries. The bytes of a part are looked at by who imports it.
-    pub fn parse(kind: u8, payload: &'a [u8]) -> Result<Ask<'a>, Malformed> {
+    pub fn parse(kind: u8, payload: &'a [u8]) -> Result<Request<'a>, Malformed> {
         let mut reader = Reader(payload);
         let ask = match kind {
-            kind::BEGIN => Ask::Begin(Begin {
+            kind::BEGIN => Request::Begin(Begin {
                 prefix: Prefix::from_code(reader.u16()?).ok_or(Malformed)?,
                 source: Incarnation(reader.u64()?),
                 destination: Incarnation(reader.u64()?),
@@ -116,14 +116,14 @@ impl<'a> Ask<'a> {
                 generation: reader.u16()?,
                 gone: reader.hash()?,
             }),
-            kind::PART if payload.len() <= PART_BYTES_MAX => return Ok(Ask::Part(payload)),
-            kind::GONE => Ask::Gone(reader.u64()?),
-            kind::CANCEL => Ask::Cancel,
+            kind::PART if payload.len() <= PART_BYTES_MAX => return Ok(Request::Part(payload)),
+            kind::GONE => Request::Gone(reader.u64()?),
+            kind::CANCEL => Request::Cancel,
             _ => return Err(Malformed),
         };
         reader.end()?;
         match ask {
-            Ask::Begin(Begin { prefix, gone: Some(last), .. }) if !prefix.contains(last) => {
+            Request::Begin(Begin { prefix, gone: Some(last), .. }) if !prefix.contains(last) => {
                 Err(Malformed)
             }
             ask => Ok(ask),
@@ -131,25 +131,25 @@ impl<'a> Ask<'a> {
     }
 }
 
-impl Answer {
+impl Response {
     /// Appends the payload; the frame's kind.
     pub fn encode(&self, out: &mut Vec<u8>) -> u8 {
         match *self {
-            Answer::Ready(served) => {
+            Response::Ready(served) => {
                 push_hash(served, out);
                 kind::READY
             }
-            Answer::Refused(why) => {
+            Response::Refused(why) => {
                 out.push(why as u8);
                 kind::REFUSED
             }
-            Answer::Taken { slice, number, strained } => {
+            Response::Taken { slice, number, strained } => {
                 out.extend(slice.to_le_bytes());
                 out.extend(number.to_le_bytes());
                 out.push(strained.into());
                 kind::TAKEN
             }
-            Answer::Served(last) => {
+            Response::Served(last) => {
                 out.extend(last.to_le_bytes());
                 kind::SERVED
             }
@@ -157,22 +157,22 @@ impl Answer {
     }
 
     /// Reads what a frame of this kind carries.
-    pub fn parse(kind: u8, payload: &[u8]) -> Result<Answer, Malformed> {
+    pub fn parse(kind: u8, payload: &[u8]) -> Result<Response, Malformed> {
         let mut reader = Reader(payload);
         let answer = match kind {
-            kind::READY => Answer::Ready(reader.hash()?),
-            kind::REFUSED => Answer::Refused(match reader.u8()? {
+            kind::READY => Response::Ready(reader.hash()?),
+            kind::REFUSED => Response::Refused(match reader.u8()? {
                 1 => Refusal::Incarnation,
                 2 => Refusal::NoRoom,
                 3 => Refusal::OtherMove,
                 _ => return Err(Malformed),
             }),
-            kind::TAKEN => Answer::Taken {
+            kind::TAKEN => Response::Taken {
                 slice: reader.u32()?,
                 number: reader.u32()?,
                 strained: reader.flag()?,
             },
-            kind::SERVED => Answer::Served(reader.u64()?),
+            kind::SERVED => Response::Served(reader.u64()?),
             _ => return Err(Malformed),
         };
         reader.end()?;
@@ -236,7 +236,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn asks() -> Vec<Ask<'static>> {
+    fn asks() -> Vec<Request<'static>> {
         let begin = Begin {
             prefix: Prefix::new(0x2c00, 6).expect("a prefix"),
             source: Incarnation(0x0102030405060708),
@@ -246,25 +246,31 @@ mod tests {
             gone: None,
         };
         let later = Begin { gone: Some(0x2d00_0000_0000_0000), ..begin };
-        vec![Ask::Begin(begin), Ask::Begin(later), Ask::Part(b"part"), Ask::Gone(7), Ask::Cancel]
+        vec![
+            Request::Begin(begin),
+            Request::Begin(later),
+            Request::Part(b"part"),
+            Request::Gone(7),
+            Request::Cancel,
+        ]
     }
 
-    fn answers() -> Vec<Answer> {
+    fn answers() -> Vec<Response> {
         vec![
-            Answer::Ready(None),
-            Answer::Ready(Some(u64::MAX)),
-            Answer::Refused(Refusal::Incarnation),
-            Answer::Refused(Refusal::NoRoom),
-            Answer::Refused(Refusal::OtherMove),
-            Answer::Taken { slice: 1, number: 2, strained: false },
-            Answer::Taken { slice: u32::MAX, number: 0, strained: true },
-            Answer::Served(0),
+            Response::Ready(None),
+            Response::Ready(Some(u64::MAX)),
+            Response::Refused(Refusal::Incarnation),
+            Response::Refused(Refusal::NoRoom),
+            Response::Refused(Refusal::OtherMove),
+            Response::Taken { slice: 1, number: 2, strained: false },
+            Response::Taken { slice: u32::MAX, number: 0, strained: true },
+            Response::Served(0),
         ]
     }
 
     #[test]
     fn messages_are_these_bytes() {
-        let bytes = |ask: &Ask<'_>| {
+        let bytes = |ask: &Request<'_>| {
             let mut out = Vec::new();
             (ask.encode(&mut out), out)
         };
@@ -276,15 +282,15 @@ mod tests {
         assert_eq!(bytes(&asks[2]), (33, b"part".to_vec()));
         assert_eq!(bytes(&asks[3]), (34, b"\x07\0\0\0\0\0\0\0".to_vec()));
         assert_eq!(bytes(&asks[4]), (35, vec![]));
-        let bytes = |answer: Answer| {
+        let bytes = |answer: Response| {
             let mut out = Vec::new();
             (answer.encode(&mut out), out)
         };
-        assert_eq!(bytes(Answer::Ready(Some(2))), (48, b"\x01\x02\0\0\0\0\0\0\0".to_vec()));
-        assert_eq!(bytes(Answer::Refused(Refusal::OtherMove)), (49, vec![3]));
-        let taken = Answer::Taken { slice: 1, number: 2, strained: true };
+        assert_eq!(bytes(Response::Ready(Some(2))), (48, b"\x01\x02\0\0\0\0\0\0\0".to_vec()));
+        assert_eq!(bytes(Response::Refused(Refusal::OtherMove)), (49, vec![3]));
+        let taken = Response::Taken { slice: 1, number: 2, strained: true };
         assert_eq!(bytes(taken), (50, b"\x01\0\0\0\x02\0\0\0\x01".to_vec()));
-        assert_eq!(bytes(Answer::Served(3)), (51, b"\x03\0\0\0\0\0\0\0".to_vec()));
+        assert_eq!(bytes(Response::Served(3)), (51, b"\x03\0\0\0\0\0\0\0".to_vec()));
     }
 
     #[test]
@@ -292,25 +298,29 @@ mod tests {
         for ask in asks() {
             let mut out = Vec::new();
             let kind = ask.encode(&mut out);
-            assert_eq!(Ask::parse(kind, &out), Ok(ask));
-            let is_part = matches!(ask, Ask::Part(_));
+            assert_eq!(Request::parse(kind, &out), Ok(ask));
+            let is_part = matches!(ask, Request::Part(_));
             for end in (0..out.len()).filter(|_| !is_part) {
-                assert_eq!(Ask::parse(kind, &out[..end]), Err(Malformed), "{ask:?} cut at {end}");
+                assert_eq!(
+                    Request::parse(kind, &out[..end]),
+                    Err(Malformed),
+                    "{ask:?} cut at {end}"
+                );
             }
             out.push(0);
-            assert_eq!(Ask::parse(kind, &out).is_ok(), is_part, "{ask:?} and one more byte");
-            assert_eq!(Answer::parse(kind, &out), Err(Malformed), "of the other side");
+            assert_eq!(Request::parse(kind, &out).is_ok(), is_part, "{ask:?} and one more byte");
+            assert_eq!(Response::parse(kind, &out), Err(Malformed), "of the other side");
         }
         for answer in answers() {
             let mut out = Vec::new();
             let kind = answer.encode(&mut out);
-            assert_eq!(Answer::parse(kind, &out), Ok(answer));
+            assert_eq!(Response::parse(kind, &out), Ok(answer));
             for end in 0..out.len() {
-                assert_eq!(Answer::parse(kind, &out[..end]), Err(Malformed), "{answer:?}");
+                assert_eq!(Response::parse(kind, &out[..end]), Err(Malformed), "{answer:?}");
             }
             out.push(0);
-            assert_eq!(Answer::parse(kind, &out), Err(Malformed), "{answer:?} and one more byte");
-            assert_eq!(Ask::parse(kind, &out), Err(Malformed), "of the other side");
+            assert_eq!(Response::parse(kind, &out), Err(Malformed), "{answer:?} and one more byte");
+            assert_eq!(Request::parse(kind, &out), Err(Malformed), "of the other side");
         }
     }
 
@@ -337,25 +347,25 @@ mod tests {
                 bytes.iter_mut().skip(23).for_each(|byte| *byte = 0);
             }
             let mut out = Vec::new();
-            if let Ok(ask) = Ask::parse(kind, &bytes) {
+            if let Ok(ask) = Request::parse(kind, &bytes) {
                 assert_eq!((ask.encode(&mut out), &out), (kind, &bytes));
                 read += 1;
-            } else if let Ok(answer) = Answer::parse(kind, &bytes) {
+            } else if let Ok(answer) = Response::parse(kind, &bytes) {
                 assert_eq!((answer.encode(&mut out), &out), (kind, &bytes));
                 read += 1;
             }
         }
         assert!(read > 5_000, "{read} were messages");
-        assert_eq!(Ask::parse(33, &vec![0; PART_BYTES_MAX + 1]), Err(Malformed));
+        assert_eq!(Request::parse(33, &vec![0; PART_BYTES_MAX + 1]), Err(Malformed));
     }
 
     #[test]
     fn nothing_beyond_the_cachelet_is_said_to_be_gone() {
-        let Ask::Begin(begin) = asks()[1] else { unreachable!("the second one is") };
+        let Request::Begin(begin) = asks()[1] else { unreachable!("the second one is") };
         for (gone, reads) in [(begin.prefix.last_hash(), true), (u64::MAX, false), (0, false)] {
             let mut out = Vec::new();
-            let kind = Ask::Begin(Begin { gone: Some(gone), ..begin }).encode(&mut out);
-            assert_eq!(Ask::parse(kind, &out).is_ok(), reads, "{gone:x}");
+            let kind = Request::Begin(Begin { gone: Some(gone), ..begin }).encode(&mut out);
+            assert_eq!(Request::parse(kind, &out).is_ok(), reads, "{gone:x}");
         }
     }
 }

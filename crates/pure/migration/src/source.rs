@@ -14,7 +14,7 @@ use std::time::Duration;
 use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
-use crate::message::{Answer, Ask};
+use crate::message::{Request, Response};
 use crate::order::Order;
 use crate::pace::{Pace, Patience};
 use crate::report::{Progress, State, Why};
@@ -33,7 +33,7 @@ pub enum Event {
     /// The link to the destination is up; nothing of an older one comes any more.
     LinkUp,
     LinkDown,
-    Answer(Answer),
+    Answer(Response),
     /// Whether clients leave the worker that does the steps no time.
     Strained(bool),
     /// The coordinator wants the move to end before it has begun in earnest.
@@ -68,7 +68,7 @@ pub enum Step {
 /// What the source wants now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    Say(Ask<'static>),
+    Say(Request<'static>),
     Do(Step),
     /// Nothing until then, or until something happens.
     Wait(Option<Instant>),
@@ -132,7 +132,7 @@ pub struct Source {
     order: Order,
     phase: Phase,
     link: Link,
-    say: VecDeque<Ask<'static>>,
+    say: VecDeque<Request<'static>>,
     in_flight: Window,
     /// The last hash that is gone.
     gone: Option<u64>,
@@ -218,7 +218,7 @@ impl Source {
                 self.say.clear();
                 self.link = Link::Asked;
                 if !matches!(self.phase, Phase::Over(_) | Phase::Sealed) {
-                    self.say.push_back(Ask::Begin(self.order.begin(self.gone)));
+                    self.say.push_back(Request::Begin(self.order.begin(self.gone)));
                 }
             }
             Event::LinkDown => {
@@ -240,9 +240,9 @@ impl Source {
         Ok(())
     }
 
-    fn answered(&mut self, now: Instant, answer: Answer) -> Result<(), Broken> {
+    fn answered(&mut self, now: Instant, answer: Response) -> Result<(), Broken> {
         match answer {
-            Answer::Ready(served) if self.link == Link::Asked => {
+            Response::Ready(served) if self.link == Link::Asked => {
                 if served != self.gone {
                     return Err(Broken);
                 }
@@ -250,21 +250,21 @@ impl Source {
                 self.progress.refused = None;
                 self.served();
             }
-            Answer::Refused(why) if self.link == Link::Asked => {
+            Response::Refused(why) if self.link == Link::Asked => {
                 self.stay_if_whole(Why::Refused(why));
                 self.progress.refused = Some(why);
             }
             // There is no room for what comes: the slice that is on its way is served here on. The next goes when there is some again.
-            Answer::Refused(why) if self.link == Link::Ready => {
+            Response::Refused(why) if self.link == Link::Ready => {
                 self.in_flight.clear();
                 self.link = Link::Asked;
                 self.stay_if_whole(Why::Refused(why));
                 self.progress.refused = Some(why);
                 if self.back.is_none() {
-                    self.say.push_back(Ask::Begin(self.order.begin(self.gone)));
+                    self.say.push_back(Request::Begin(self.order.begin(self.gone)));
                 }
             }
-            Answer::Taken { slice, number, strained } => {
+            Response::Taken { slice, number, strained } => {
                 self.strained_there = strained;
                 let bytes = self.in_flight.taken((slice, number)).ok_or(Broken)?;
                 self.progress.bytes += bytes as u64;
@@ -274,7 +274,7 @@ impl Source {
                     }
                 }
             }
-            Answer::Served(last) if Some(last) == self.gone => self.served(),
+            Response::Served(last) if Some(last) == self.gone => self.served(),
             _ => return Err(Broken),
         }
         Ok(())
@@ -287,7 +287,7 @@ impl Source {
         self.patience.slice_has_gone();
         self.count_pause(now, since);
         self.progress.slices += 1;
-        self.say.push_back(Ask::Gone(last));
+        self.say.push_back(Request::Gone(last));
         if is_planted(Fault::ForgottenBeforeServed) {
             self.phase = Phase::Forgetting;
         }
@@ -376,7 +376,7 @@ impl Source {
         if self.link == Link::Down || why == Why::Lost {
             return Next::Wait(None);
         }
-        Next::Say(Ask::Cancel)
+        Next::Say(Request::Cancel)
     }
 
     fn is_to_thaw(&self, now: Instant, since: Instant) -> bool {

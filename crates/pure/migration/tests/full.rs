@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mbal_cachelet::{Birth, Draft, Memory, Options, Store};
 use mbal_migration::{
-    Advance, Answer, Arriver, Ask, Destination, Incarnation, Leaver, Order, Progress, Refusal,
-    State, Why, destination, source,
+    Advance, Arriver, Destination, Incarnation, Leaver, Order, Progress, Refusal, Request,
+    Response, State, Why, destination, source,
 };
 use mbal_model::{Elsewhere, Instant, Key, MoveId, Prefix, ServerId, WorkerId};
 
@@ -92,8 +92,8 @@ impl Servers {
     }
 
     fn hear(&mut self, kind: u8, payload: &[u8]) {
-        let ask = Ask::parse(kind, payload).expect("it reads");
-        if let (Ask::Begin(begin), None) = (&ask, &self.arriver) {
+        let ask = Request::parse(kind, payload).expect("it reads");
+        if let (Request::Begin(begin), None) = (&ask, &self.arriver) {
             let destination = Destination::new(self.now, MoveId(1), *begin);
             self.arriver = Some(Arriver::new(destination, ServerId(1)));
         }
@@ -122,8 +122,8 @@ impl Servers {
                 let owner = Elsewhere::Peer(ServerId(1));
                 match arriver.advance(now, &self.target, WORKER, owner).expect("nothing breaks") {
                     Advance::Say { kind, payload } => {
-                        let answer = Answer::parse(kind, &payload).expect("it reads");
-                        self.refusals += u32::from(matches!(answer, Answer::Refused(_)));
+                        let answer = Response::parse(kind, &payload).expect("it reads");
+                        self.refusals += u32::from(matches!(answer, Response::Refused(_)));
                         let event = source::Event::Answer(answer);
                         self.leaver.source.handle(self.now, event).expect("it may be said");
                         continue;

@@ -3,8 +3,8 @@
 use mbal_migration::destination::{self, Adopted, Destination, Imported, Meeting, Met};
 use mbal_migration::source::{self, Event, Exported, Next, Source, Step};
 use mbal_migration::{
-    Answer, Ask, BYTES_IN_FLIGHT_MAX, Begin, Incarnation, MOVES_MAX, Order, PART_BYTES,
-    PARTS_IN_FLIGHT_MAX, Refusal, State, Why,
+    BYTES_IN_FLIGHT_MAX, Begin, Incarnation, MOVES_MAX, Order, PART_BYTES, PARTS_IN_FLIGHT_MAX,
+    Refusal, Request, Response, State, Why,
 };
 use mbal_model::{Instant, MoveId, Prefix, WorkerId};
 
@@ -41,7 +41,7 @@ fn first_last() -> u64 {
 }
 
 fn taken(slice: u32, number: u32) -> Event {
-    Event::Answer(Answer::Taken { slice, number, strained: false })
+    Event::Answer(Response::Taken { slice, number, strained: false })
 }
 
 fn part(slice: u32, number: u32, last: u64, more: bool) -> Exported {
@@ -53,9 +53,9 @@ fn sending() -> Source {
     let mut source = Source::new(order());
     assert_eq!(source.next(at(0)), Next::Wait(None), "there is no link");
     source.handle(at(0), Event::LinkUp).unwrap();
-    assert_eq!(source.next(at(0)), Next::Say(Ask::Begin(begin(None))));
+    assert_eq!(source.next(at(0)), Next::Say(Request::Begin(begin(None))));
     assert_eq!((source.next(at(0)), source.state()), (Next::Wait(None), State::Asking));
-    source.handle(at(0), Event::Answer(Answer::Ready(None))).unwrap();
+    source.handle(at(0), Event::Answer(Response::Ready(None))).unwrap();
     assert_eq!(source.next(at(0)), Next::Do(Step::BeginToLeave));
     source.began(at(0), true);
     assert_eq!((source.next(at(0)), source.state()), (Next::Do(Step::Freeze), State::Moving));
@@ -71,7 +71,7 @@ fn gone() -> Source {
     let mut source = sending();
     source.exported(at(0), part(0, 0, first_last(), false));
     source.handle(at(5), taken(0, 0)).unwrap();
-    assert_eq!(source.next(at(5)), Next::Say(Ask::Gone(first_last())));
+    assert_eq!(source.next(at(5)), Next::Say(Request::Gone(first_last())));
     source
 }
 
@@ -88,9 +88,9 @@ fn a_slice_is_gone_when_all_of_it_is_taken_and_forgotten_when_it_is_served() {
     );
     source.handle(at(2), taken(0, 1)).unwrap();
     assert_eq!(source.gone(), Some(first_last()));
-    assert_eq!(source.next(at(2)), Next::Say(Ask::Gone(first_last())));
+    assert_eq!(source.next(at(2)), Next::Say(Request::Gone(first_last())));
     assert_eq!(source.next(at(2)), Next::Wait(None));
-    source.handle(at(3), Event::Answer(Answer::Served(first_last()))).unwrap();
+    source.handle(at(3), Event::Answer(Response::Served(first_last()))).unwrap();
     assert_eq!(source.next(at(3)), Next::Do(Step::Forget));
     source.forgot(at(3), true);
     assert_eq!(source.next(at(3)), Next::Do(Step::Forget));
@@ -107,8 +107,8 @@ fn the_last_slice_seals_the_cachelet_and_a_map_releases_it() {
     let last = prefix().last_hash();
     source.exported(at(0), part(0, 0, last, false));
     source.handle(at(0), taken(0, 0)).unwrap();
-    source.handle(at(0), Event::Answer(Answer::Served(last))).unwrap();
-    assert_eq!(source.next(at(0)), Next::Say(Ask::Gone(last)));
+    source.handle(at(0), Event::Answer(Response::Served(last))).unwrap();
+    assert_eq!(source.next(at(0)), Next::Say(Request::Gone(last)));
     source.forgot(at(0), false);
     assert_eq!((source.state(), source.next(at(0))), (State::Sealed, Next::Wait(None)));
     source.handle(at(0), Event::Cancel).unwrap();
@@ -127,31 +127,31 @@ fn the_last_slice_seals_the_cachelet_and_a_map_releases_it() {
 #[test]
 fn a_slice_that_finds_no_room_is_served_by_its_source_and_the_next_goes_when_there_is_some() {
     let mut source = gone();
-    source.handle(at(6), Event::Answer(Answer::Served(first_last()))).unwrap();
+    source.handle(at(6), Event::Answer(Response::Served(first_last()))).unwrap();
     assert_eq!(source.next(at(6)), Next::Do(Step::Forget));
     source.forgot(at(6), false);
     source.froze(at(6), Some(34));
     source.looked(at(6), true);
     source.exported(at(6), part(1, 0, first_last() + 100, true));
-    source.handle(at(7), Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    source.handle(at(7), Event::Answer(Response::Refused(Refusal::NoRoom))).unwrap();
     // What was sent before it knew counts no more: the destination hears nothing before this.
-    assert_eq!(source.next(at(7)), Next::Say(Ask::Begin(begin(Some(first_last())))));
+    assert_eq!(source.next(at(7)), Next::Say(Request::Begin(begin(Some(first_last())))));
     assert_eq!(source.next(at(7)), Next::Do(Step::Thaw));
     source.thawed(at(7));
     assert_eq!((source.next(at(7)), source.state()), (Next::Wait(None), State::Moving));
     assert_eq!(source.progress().refused, Some(Refusal::NoRoom));
-    source.handle(at(8), Event::Answer(Answer::Served(first_last()))).unwrap();
-    source.handle(at(9), Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
+    source.handle(at(8), Event::Answer(Response::Served(first_last()))).unwrap();
+    source.handle(at(9), Event::Answer(Response::Ready(Some(first_last())))).unwrap();
     assert_eq!((source.next(at(9)), source.progress().refused), (Next::Do(Step::Freeze), None));
     // Where nothing has gone the cachelet stays.
     let mut source = sending();
     source.exported(at(0), part(0, 0, first_last(), true));
-    source.handle(at(1), Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    source.handle(at(1), Event::Answer(Response::Refused(Refusal::NoRoom))).unwrap();
     assert_eq!(source.next(at(1)), Next::Do(Step::Thaw));
     source.thawed(at(1));
     assert_eq!(source.next(at(1)), Next::Do(Step::Stay));
     source.stayed();
-    assert_eq!(source.next(at(1)), Next::Say(Ask::Cancel));
+    assert_eq!(source.next(at(1)), Next::Say(Request::Cancel));
     assert_eq!(source.state(), State::Back(Why::Refused(Refusal::NoRoom)));
 }
 
@@ -164,18 +164,18 @@ fn a_link_that_breaks_thaws_what_is_on_its_way_and_what_is_gone_stays_gone() {
     source.thawed(at(1));
     assert_eq!(source.next(at(1)), Next::Wait(None));
     source.handle(at(9), Event::LinkUp).unwrap();
-    assert_eq!(source.next(at(9)), Next::Say(Ask::Begin(begin(None))));
-    source.handle(at(9), Event::Answer(Answer::Ready(None))).unwrap();
+    assert_eq!(source.next(at(9)), Next::Say(Request::Begin(begin(None))));
+    source.handle(at(9), Event::Answer(Response::Ready(None))).unwrap();
     assert_eq!((source.next(at(9)), source.progress().again), (Next::Do(Step::Freeze), 1));
 
     let mut source = gone();
     source.handle(at(6), Event::LinkDown).unwrap();
     assert_eq!((source.next(at(6)), source.gone()), (Next::Wait(None), Some(first_last())));
     source.handle(at(9), Event::LinkUp).unwrap();
-    assert_eq!(source.next(at(9)), Next::Say(Ask::Begin(begin(Some(first_last())))));
-    let forgot_it = source.handle(at(9), Event::Answer(Answer::Ready(None)));
+    assert_eq!(source.next(at(9)), Next::Say(Request::Begin(begin(Some(first_last())))));
+    let forgot_it = source.handle(at(9), Event::Answer(Response::Ready(None)));
     assert_eq!(forgot_it, Err(source::Broken), "it does not serve what is gone");
-    source.handle(at(9), Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
+    source.handle(at(9), Event::Answer(Response::Ready(Some(first_last())))).unwrap();
     assert_eq!(source.next(at(9)), Next::Do(Step::Forget));
 }
 
@@ -223,11 +223,11 @@ fn a_cancelled_cachelet_stays_if_none_of_it_is_gone() {
     assert_eq!(source.next(at(0)), Next::Do(Step::Stay));
     source.stayed();
     assert_eq!(source.state(), State::Back(Why::Cancelled));
-    assert_eq!((source.next(at(0)), source.is_over()), (Next::Say(Ask::Cancel), true));
+    assert_eq!((source.next(at(0)), source.is_over()), (Next::Say(Request::Cancel), true));
 
     let mut source = gone();
     source.handle(at(5), Event::Cancel).unwrap();
-    source.handle(at(5), Event::Answer(Answer::Served(first_last()))).unwrap();
+    source.handle(at(5), Event::Answer(Response::Served(first_last()))).unwrap();
     assert_eq!(source.next(at(5)), Next::Do(Step::Forget), "it goes on");
     assert!(source.progress().cancelled_too_late);
 }
@@ -247,9 +247,9 @@ fn what_is_gone_is_forgotten_before_it_is_taken_back() {
 #[test]
 fn what_a_dead_destination_has_said_counts_no_more() {
     let said = [
-        Answer::Served(first_last()),
-        Answer::Taken { slice: 0, number: 1, strained: true },
-        Answer::Refused(Refusal::NoRoom),
+        Response::Served(first_last()),
+        Response::Taken { slice: 0, number: 1, strained: true },
+        Response::Refused(Refusal::NoRoom),
     ];
     for answer in said {
         let mut source = gone();
@@ -270,13 +270,13 @@ fn what_a_dead_destination_has_said_counts_no_more() {
 fn a_refused_or_stuck_cachelet_stays() {
     let mut source = Source::new(order());
     source.handle(at(0), Event::LinkUp).unwrap();
-    source.handle(at(0), Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    source.handle(at(0), Event::Answer(Response::Refused(Refusal::NoRoom))).unwrap();
     while source.next(at(0)) != Next::Wait(None) {}
     assert_eq!(source.state(), State::Back(Why::Refused(Refusal::NoRoom)));
 
     let mut source = Source::new(order());
     source.handle(at(0), Event::LinkUp).unwrap();
-    source.handle(at(0), Event::Answer(Answer::Ready(None))).unwrap();
+    source.handle(at(0), Event::Answer(Response::Ready(None))).unwrap();
     let (mut now, mut tries) = (at(0), 0);
     loop {
         match source.next(now) {
@@ -300,10 +300,10 @@ fn a_refused_or_stuck_cachelet_stays() {
 fn rests_are_between_slices_while_either_side_is_strained() {
     let mut source = sending();
     source.exported(at(0), part(0, 0, first_last(), false));
-    let strained = Answer::Taken { slice: 0, number: 0, strained: true };
+    let strained = Response::Taken { slice: 0, number: 0, strained: true };
     source.handle(at(0), Event::Answer(strained)).unwrap();
-    source.handle(at(0), Event::Answer(Answer::Served(first_last()))).unwrap();
-    assert_eq!(source.next(at(0)), Next::Say(Ask::Gone(first_last())));
+    source.handle(at(0), Event::Answer(Response::Served(first_last()))).unwrap();
+    assert_eq!(source.next(at(0)), Next::Say(Request::Gone(first_last())));
     source.forgot(at(0), false);
     assert_eq!(source.next(at(0)), Next::Wait(Some(at(MILLISECOND))));
     assert!(source.progress().is_slowed);
@@ -317,23 +317,23 @@ fn ready() -> Destination {
     assert_eq!(here.next(at(0)), destination::Next::Wait(Some(at(MILLISECOND))));
     assert_eq!(here.next(at(MILLISECOND)), destination::Next::Do(destination::Step::Adopt));
     here.adopted(at(0), Adopted::Arrives);
-    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Ready(None)));
+    assert_eq!(here.next(at(0)), destination::Next::Say(Response::Ready(None)));
     assert_eq!(here.next(at(0)), destination::Next::Wait(None));
     here
 }
 
-fn asked(here: &mut Destination, ask: Ask<'_>) -> Result<(), destination::Broken> {
+fn asked(here: &mut Destination, ask: Request<'_>) -> Result<(), destination::Broken> {
     here.handle(destination::Event::Asked(ask))
 }
 
 /// One with a slice in its store, which is not known to be gone.
 fn with_slice() -> Destination {
     let mut here = ready();
-    asked(&mut here, Ask::Part(b"a part")).unwrap();
+    asked(&mut here, Request::Part(b"a part")).unwrap();
     let import = destination::Step::Import(b"a part".to_vec());
     assert_eq!(here.next(at(0)), destination::Next::Do(import));
     here.imported(Some(Imported { slice: 0, number: 0, last: first_last() })).unwrap();
-    let taken = Answer::Taken { slice: 0, number: 0, strained: false };
+    let taken = Response::Taken { slice: 0, number: 0, strained: false };
     assert_eq!(here.next(at(0)), destination::Next::Say(taken));
     assert_eq!(here.next(at(0)), destination::Next::Wait(None), "the source serves it");
     here
@@ -343,10 +343,10 @@ fn with_slice() -> Destination {
 fn what_came_is_served_when_it_is_gone_however_that_is_heard() {
     let serve = || destination::Next::Do(destination::Step::ServeUntil(first_last()));
     let mut here = with_slice();
-    asked(&mut here, Ask::Gone(first_last())).unwrap();
+    asked(&mut here, Request::Gone(first_last())).unwrap();
     assert_eq!(here.next(at(0)), serve());
     here.serves(first_last());
-    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Served(first_last())));
+    assert_eq!(here.next(at(0)), destination::Next::Say(Response::Served(first_last())));
 
     let mut here = with_slice();
     here.has_gone(first_last()).unwrap();
@@ -356,26 +356,26 @@ fn what_came_is_served_when_it_is_gone_however_that_is_heard() {
 
     let mut here = with_slice();
     here.handle(destination::Event::LinkDown).unwrap();
-    asked(&mut here, Ask::Begin(begin(Some(first_last())))).unwrap();
+    asked(&mut here, Request::Begin(begin(Some(first_last())))).unwrap();
     assert_eq!(here.next(at(0)), serve());
     here.serves(first_last());
-    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Ready(Some(first_last()))));
+    assert_eq!(here.next(at(0)), destination::Next::Say(Response::Ready(Some(first_last()))));
 }
 
 #[test]
 fn what_cannot_be_breaks_the_link() {
     let broken = Err(destination::Broken);
     let mut here = with_slice();
-    assert_eq!(asked(&mut here, Ask::Gone(first_last() + 1)), broken, "it has not come");
+    assert_eq!(asked(&mut here, Request::Gone(first_last() + 1)), broken, "it has not come");
     let other = Begin { worker: WorkerId(4), ..begin(None) };
-    assert_eq!(asked(&mut here, Ask::Begin(other)), broken);
+    assert_eq!(asked(&mut here, Request::Begin(other)), broken);
     for _ in 0..PARTS_IN_FLIGHT_MAX {
-        asked(&mut here, Ask::Part(b"")).unwrap();
+        asked(&mut here, Request::Part(b"")).unwrap();
     }
-    assert_eq!(asked(&mut here, Ask::Part(b"")), broken, "more than may be in flight");
+    assert_eq!(asked(&mut here, Request::Part(b"")), broken, "more than may be in flight");
     let mut here = with_slice();
     here.has_gone(first_last()).unwrap();
-    assert_eq!(asked(&mut here, Ask::Cancel), broken, "something has gone");
+    assert_eq!(asked(&mut here, Request::Cancel), broken, "something has gone");
     assert_eq!(ready().imported(None), broken);
 }
 
@@ -403,10 +403,10 @@ fn a_dead_sources_unfinished_slice_is_given_up_and_what_was_gone_is_not() {
 #[test]
 fn what_a_dead_source_has_said_counts_no_more() {
     let said = [
-        Ask::Begin(begin(Some(first_last()))),
-        Ask::Part(b"a part"),
-        Ask::Gone(first_last()),
-        Ask::Cancel,
+        Request::Begin(begin(Some(first_last()))),
+        Request::Part(b"a part"),
+        Request::Gone(first_last()),
+        Request::Cancel,
     ];
     for ask in said {
         let mut here = with_slice();
@@ -424,12 +424,12 @@ fn what_a_dead_source_has_said_counts_no_more() {
 #[test]
 fn a_part_of_an_older_link_is_not_acknowledged() {
     let mut here = ready();
-    asked(&mut here, Ask::Part(b"a part")).unwrap();
+    asked(&mut here, Request::Part(b"a part")).unwrap();
     assert!(matches!(here.next(at(0)), destination::Next::Do(destination::Step::Import(_))));
     here.handle(destination::Event::LinkDown).unwrap();
     here.imported(Some(Imported { slice: 0, number: 0, last: first_last() })).unwrap();
-    asked(&mut here, Ask::Begin(begin(None))).unwrap();
-    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Ready(None)));
+    asked(&mut here, Request::Begin(begin(None))).unwrap();
+    assert_eq!(here.next(at(0)), destination::Next::Say(Response::Ready(None)));
     assert_eq!(here.next(at(0)), destination::Next::Wait(None));
 }
 
@@ -483,7 +483,7 @@ fn room_and_the_end_of_a_flush_are_waited_for_and_then_refused() {
                 destination::Next::Say(answer) => break answer,
             }
         };
-        let wanted = (Answer::Refused(Refusal::NoRoom), refused * MILLISECOND);
+        let wanted = (Response::Refused(Refusal::NoRoom), refused * MILLISECOND);
         assert!(
             answer == wanted.0 && now.as_nanos().abs_diff(wanted.1) <= MILLISECOND,
             "{answer:?} at {now:?}"

@@ -1,7 +1,7 @@
 //! What a coordinator's autoscaler does: looks once a minute, decides by `mbal_elastic`, has servers started, emptied and stopped.
 //!
 //! ```text
-//!   coordinator ◄── Ask ── Pilot ── Start, Stop ──► machines
+//!   coordinator ◄── Request ── Pilot ── Start, Stop ──► machines
 //!               ── Answered ──►  ◄── Done ──
 //!      more: machines start them, and they register
 //!      fewer: who retires is chosen and emptied; when all are, machines stop them
@@ -14,7 +14,7 @@ use mbal_control::api::{
     AutoscaleConfig, AutoscaleLook, AutoscaleStatus, OutcomeTold, ScaleCall, ScaleState,
     ScaleStatus, ServerStatus, Status,
 };
-use mbal_control::{Answer, Ask, Demand, Look};
+use mbal_control::{Demand, Look, Request, Response};
 use mbal_elastic::{Decision, Outcome, Policy, Resizer, Seen};
 use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
@@ -57,7 +57,7 @@ pub enum Event {
     /// The moment of [`Pilot::next_wake`] has come.
     Woken,
     /// What the coordinator answers; or why it does not.
-    Answered(Result<Answer, String>),
+    Answered(Result<Response, String>),
     /// What came of starting or stopping.
     Done(Result<(), String>),
 }
@@ -66,7 +66,7 @@ pub enum Event {
 #[derive(Debug)]
 pub enum Action {
     /// Answered by [`Event::Answered`].
-    Ask(Ask),
+    Ask(Request),
     /// For whoever reads events.
     Tell(String),
     /// The cluster is to have `count` servers, `more` of which are not there. Answered by [`Event::Done`], as stopping is.
@@ -150,25 +150,25 @@ impl Pilot {
         if let Event::Woken = event {
             if self.next_wake().is_some_and(|at| at <= time.now) {
                 self.wakes_at = time.now + self.pauses.step;
-                self.ask(Ask::AutoscaleStatus, Awaits::Status, actions);
+                self.ask(Request::AutoscaleStatus, Awaits::Status, actions);
             }
             return;
         }
         match (std::mem::replace(&mut self.awaits, Awaits::Nothing), event) {
             (Awaits::Status, Event::Answered(answer)) => self.set_up(time, answer, actions),
-            (Awaits::Scaling, Event::Answered(Ok(Answer::Scale(scaling)))) => {
+            (Awaits::Scaling, Event::Answered(Ok(Response::Scale(scaling)))) => {
                 self.round.scaling = *scaling;
                 self.look_after_ages(time, actions);
             }
             (Awaits::Ended, Event::Answered(_)) => self.look(actions),
-            (Awaits::Servers, Event::Answered(Ok(Answer::Status(servers)))) => {
+            (Awaits::Servers, Event::Answered(Ok(Response::Status(servers)))) => {
                 self.go_on(time, &servers, actions);
             }
             (Awaits::Stopped, Event::Done(done)) => {
                 actions.extend(done.err().map(|why| Action::Tell(format!("autoscaling: {why}"))));
                 self.look(actions);
             }
-            (Awaits::Demand, Event::Answered(Ok(Answer::Demand(demand)))) => {
+            (Awaits::Demand, Event::Answered(Ok(Response::Demand(demand)))) => {
                 self.decide(time, &demand, actions);
             }
             (Awaits::Begun(change, look), Event::Answered(answer)) => {
@@ -185,14 +185,14 @@ impl Pilot {
         }
     }
 
-    fn ask(&mut self, ask: Ask, awaits: Awaits, actions: &mut Vec<Action>) {
+    fn ask(&mut self, ask: Request, awaits: Awaits, actions: &mut Vec<Action>) {
         self.awaits = awaits;
         actions.push(Action::Ask(ask));
     }
 
-    fn set_up(&mut self, time: Time, answer: Result<Answer, String>, actions: &mut Vec<Action>) {
+    fn set_up(&mut self, time: Time, answer: Result<Response, String>, actions: &mut Vec<Action>) {
         let status = match answer {
-            Ok(Answer::Autoscale(status)) => Some(status),
+            Ok(Response::Autoscale(status)) => Some(status),
             _ => None,
         };
         let config = status.as_ref().and_then(|status| status.config.clone());
@@ -218,7 +218,7 @@ impl Pilot {
         }
         let Some(status) = status else { return };
         self.round = Round { looks, status, scaling: ScaleStatus::default() };
-        self.ask(Ask::Scaling, Awaits::Scaling, actions);
+        self.ask(Request::Scaling, Awaits::Scaling, actions);
     }
 
     /// Who is not told what servers have cannot choose: then nobody retires.
@@ -231,9 +231,9 @@ impl Pilot {
             self.asks_since = None;
             let why = "autoscaling: servers do not tell the ages of their items, so none retires";
             actions.push(Action::Tell(why.into()));
-            self.ask(Ask::EndScaling, Awaits::Ended, actions);
+            self.ask(Request::EndScaling, Awaits::Ended, actions);
         } else if !waits && (!self.round.status.stopping.is_empty() || self.change.is_some()) {
-            self.ask(Ask::Status, Awaits::Servers, actions);
+            self.ask(Request::Status, Awaits::Servers, actions);
         } else {
             self.look(actions);
         }
@@ -283,7 +283,7 @@ impl Pilot {
 
     fn look(&mut self, actions: &mut Vec<Action>) {
         if self.round.looks {
-            self.ask(Ask::Demand, Awaits::Demand, actions);
+            self.ask(Request::Demand, Awaits::Demand, actions);
         }
     }
 
@@ -343,7 +343,7 @@ impl Pilot {
                 let change = Change { from: servers, to: wanted, expected, begun: time.now };
                 self.begin(time, change, look, demand, actions);
             }
-            false => self.ask(Ask::Looked(look), Awaits::Looked, actions),
+            false => self.ask(Request::Looked(look), Awaits::Looked, actions),
         }
     }
 
@@ -368,7 +368,7 @@ impl Pilot {
         } else {
             let retire = self.stoppable.who_retires(servers, from - to);
             let call = ScaleCall { servers: to, retire, stops: true, ..ScaleCall::default() };
-            Action::Ask(Ask::Scale(call))
+            Action::Ask(Request::Scale(call))
         };
         self.awaits = Awaits::Begun(change, Box::new(look));
         actions.push(action);
@@ -393,7 +393,7 @@ impl Pilot {
                 self.again = Some(time.now + self.pauses.again_after);
             }
         }
-        self.ask(Ask::Looked(Look { starting, said, ..look }), Awaits::Looked, actions);
+        self.ask(Request::Looked(Look { starting, said, ..look }), Awaits::Looked, actions);
     }
 }
 

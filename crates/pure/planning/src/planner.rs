@@ -6,7 +6,7 @@
 
 use mbal_balance::hot::threshold;
 use mbal_balance::{ClusterPlanner, Thresholds};
-use mbal_control::{Answer, Ask, Rates, choose};
+use mbal_control::{Rates, Request, Response, choose};
 use mbal_model::planted::{Fault, is_planted};
 
 pub struct Planning {
@@ -36,10 +36,10 @@ impl Planning {
     }
 
     /// An epoch is over. What was asked in the last one is waited for no more.
-    pub fn epoch(&mut self) -> Ask {
+    pub fn epoch(&mut self) -> Request {
         self.epochs += 1;
         self.asked = Asked::Outlook;
-        Ask::Outlook(self.epochs)
+        Request::Outlook(self.epochs)
     }
 
     /// Forgets what it has seen: whoever has the say has seen other epochs, or planning has failed.
@@ -50,27 +50,27 @@ impl Planning {
 
     /// What to ask next, if anything in this epoch. `None` is an answer that did not come, or refuses: what cannot be saved has not begun, and the
     /// next outlook shows it.
-    pub fn answered(&mut self, answer: Option<Answer>) -> Option<Ask> {
+    pub fn answered(&mut self, answer: Option<Response>) -> Option<Request> {
         let (asked, ask) = match (self.asked, answer) {
-            (Asked::Outlook, Some(Answer::Outlook(outlook))) => {
-                (Asked::Planned, Ask::Planned(self.planner.plan(&outlook)))
+            (Asked::Outlook, Some(Response::Outlook(outlook))) => {
+                (Asked::Planned, Request::Planned(self.planner.plan(&outlook)))
             }
             (Asked::Outlook, _) => {
                 self.begin_anew();
                 return None;
             }
             (Asked::Planned, _) if is_planted(Fault::NobodyIsChosen) => return None,
-            (Asked::Planned, _) => (Asked::Inventory, Ask::Inventory),
-            (Asked::Inventory, Some(Answer::Inventory(Some(inventory)))) => {
-                (Asked::Resized, Ask::Resized(inventory.number, choose(&inventory)))
+            (Asked::Planned, _) => (Asked::Inventory, Request::Inventory),
+            (Asked::Inventory, Some(Response::Inventory(Some(inventory)))) => {
+                (Asked::Resized, Request::Resized(inventory.number, choose(&inventory)))
             }
             (Asked::Inventory | Asked::Resized, _) if self.epochs % self.threshold_every == 0 => {
-                (Asked::Rates, Ask::Rates)
+                (Asked::Rates, Request::Rates)
             }
-            (Asked::Rates, Some(Answer::Rates(Some(rates)))) => {
+            (Asked::Rates, Some(Response::Rates(Some(rates)))) => {
                 let Rates { servers, requests, hottest, target } = &rates;
                 let threshold = threshold(*servers, *requests, hottest, *target);
-                (Asked::Nothing, Ask::Threshold(threshold))
+                (Asked::Nothing, Request::Threshold(threshold))
             }
             _ => {
                 self.asked = Asked::Nothing;
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    fn name(ask: Option<Ask>) -> String {
+    fn name(ask: Option<Request>) -> String {
         let text = format!("{:?}", ask.expect("something is asked"));
         text.split(['(', ' ']).next().unwrap_or_default().to_owned()
     }
@@ -98,19 +98,19 @@ mod tests {
         let mut planning = Planning::new(Thresholds::default(), 2);
         for epoch in 1..=4 {
             assert_eq!(name(Some(planning.epoch())), "Outlook");
-            let outlook = Answer::Outlook(Outlook::default());
+            let outlook = Response::Outlook(Outlook::default());
             assert_eq!(name(planning.answered(Some(outlook))), "Planned");
             assert_eq!(name(planning.answered(None)), "Inventory", "be it saved or not");
             if epoch % 2 == 1 {
-                assert_eq!(planning.answered(Some(Answer::Inventory(None))), None);
+                assert_eq!(planning.answered(Some(Response::Inventory(None))), None);
                 continue;
             }
-            assert_eq!(name(planning.answered(Some(Answer::Inventory(None)))), "Rates");
+            assert_eq!(name(planning.answered(Some(Response::Inventory(None)))), "Rates");
             let rates = Rates { servers: 4, requests: 1e6, hottest: vec![0.0], target: 1.05 };
-            let asked = planning.answered(Some(Answer::Rates(Some(rates))));
-            let Some(Ask::Threshold(threshold)) = asked else { panic!("{asked:?}") };
+            let asked = planning.answered(Some(Response::Rates(Some(rates))));
+            let Some(Request::Threshold(threshold)) = asked else { panic!("{asked:?}") };
             assert!(threshold >= 5_000.0, "a copy is to answer a part of what a server does");
-            assert_eq!(planning.answered(Some(Answer::Done)), None);
+            assert_eq!(planning.answered(Some(Response::Done)), None);
         }
     }
 
@@ -119,8 +119,8 @@ mod tests {
         let mut planning = Planning::new(Thresholds::default(), 1);
         planning.epoch();
         assert_eq!(planning.answered(None), None);
-        assert_eq!(planning.answered(Some(Answer::Inventory(None))), None);
+        assert_eq!(planning.answered(Some(Response::Inventory(None))), None);
         planning.epoch();
-        assert_eq!(planning.answered(Some(Answer::Done)), None);
+        assert_eq!(planning.answered(Some(Response::Done)), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mbal_control::api::{AutoscaleConfig, AutoscaleStatus, ServerStatus, Status};
-use mbal_control::{Answer, Ask, Demand};
+use mbal_control::{Demand, Request, Response};
 use mbal_elastic::Forecast;
 use mbal_model::{Instant, ServerId};
 use mbal_planning::Stoppable;
@@ -32,25 +32,25 @@ impl Rig {
         Rig { pilot, now, status, states: states.to_vec(), done: Ok(()) }
     }
 
-    fn answer(&self, ask: &Ask) -> Answer {
+    fn answer(&self, ask: &Request) -> Response {
         let client = |id: usize| format!("h{id}:11211");
         let servers = self.states.iter().zip(1..);
         match ask {
-            Ask::AutoscaleStatus => Answer::Autoscale(self.status.clone()),
-            Ask::Scaling => Answer::Scale(Box::default()),
-            Ask::Status => {
+            Request::AutoscaleStatus => Response::Autoscale(self.status.clone()),
+            Request::Scaling => Response::Scale(Box::default()),
+            Request::Status => {
                 let server = |(state, id): (&&str, usize)| ServerStatus {
                     id: id as u16,
                     client: client(id),
                     state: (*state).into(),
                     ..ServerStatus::default()
                 };
-                Answer::Status(Status {
+                Response::Status(Status {
                     servers: servers.map(server).collect(),
                     ..Status::default()
                 })
             }
-            Ask::Demand => Answer::Demand(Box::new(Demand {
+            Request::Demand => Response::Demand(Box::new(Demand {
                 forecast: Forecast::new(&[]),
                 rate: 0.0,
                 hit_ratio: 0.0,
@@ -61,7 +61,7 @@ impl Rig {
                 more_wanted: 0,
                 load_mean: 0.0,
             })),
-            _ => Answer::Done,
+            _ => Response::Done,
         }
     }
 
@@ -79,8 +79,10 @@ impl Rig {
                 }
                 Action::Ask(ask) => {
                     match &ask {
-                        Ask::Scale(call) => did.push(format!("scale to {}", call.servers)),
-                        Ask::Looked(look) => did.push(format!("looked, {} start", look.starting)),
+                        Request::Scale(call) => did.push(format!("scale to {}", call.servers)),
+                        Request::Looked(look) => {
+                            did.push(format!("looked, {} start", look.starting))
+                        }
                         _ => {}
                     }
                     Event::Answered(Ok(self.answer(&ask)))

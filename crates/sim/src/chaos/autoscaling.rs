@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_control::api::{AutoscaleConfig, AutoscalePolicy, Incarnation, ScaleState, ScaleStatus};
-use mbal_control::{Answer, Ask};
+use mbal_control::{Request, Response};
 use mbal_model::{ClusterMap, Instant, ServerId};
 use mbal_planning::autoscaling::{Action, Event, Pauses, Pilot, Time};
 use mbal_planning::{Leaver, Stoppable};
@@ -73,7 +73,7 @@ impl World {
 
     pub fn pilot_hears(&mut self, life: u32, heard: Heard) {
         if life == self.control.life && self.control.is_up() && !self.is_calm() {
-            if let Ok(Answer::Scale(scaling)) = &heard {
+            if let Ok(Response::Scale(scaling)) = &heard {
                 self.look_at_choice(scaling);
             }
             self.drive_pilot(Event::Answered(heard.map_err(|why| format!("{why:?}"))));
@@ -183,17 +183,17 @@ impl World {
         }
         let longest = self.profile.call_delay;
         let pause = self.dice.skewed(1..=longest);
-        let (caller, ask) = (Caller::Operator, Box::new(Ask::Leave(id, incarnation)));
+        let (caller, ask) = (Caller::Operator, Box::new(Request::Leave(id, incarnation)));
         self.after(pause, Happening::Called { caller, ask });
     }
 
     /// How an operator sets it up.
-    pub fn autoscale(&mut self) -> Ask {
+    pub fn autoscale(&mut self) -> Request {
         self.coverage.meet(Sight::AutoscaleWanted);
         let most = self.hosts.len();
         let min = 1 + self.dice.below(most);
         let policies = [AutoscalePolicy::Reactive, AutoscalePolicy::Predictive];
-        Ask::Autoscale(AutoscaleConfig {
+        Request::Autoscale(AutoscaleConfig {
             min,
             max: min + self.dice.below(most - min + 1),
             database_rate: self.dice.pick(&[0.0, 1e9]),

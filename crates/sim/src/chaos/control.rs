@@ -1,7 +1,7 @@
 //! The coordinator's process: one transaction at a time, saved before it is answered, in a file that outlives the process.
 //!
 //! ```text
-//!   members, operators, planner ── Ask ──► queue ──► Coordinator::handle ──► saves, for a while ──► answer
+//!   members, operators, planner ── Request ──► queue ──► Coordinator::handle ──► saves, for a while ──► answer
 //!                                                        ▲ restore, if it was not saved
 //! ```
 //! What `coordinator/driver.rs` is in a server.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mbal_balance::Thresholds;
 use mbal_control::api::HotMode;
-use mbal_control::{Answer, Ask, Coordinator, Done, Refusal, Settings, State};
+use mbal_control::{Coordinator, Done, Refusal, Request, Response, Settings, State};
 use mbal_planning::Planning;
 use mbal_planning::autoscaling::Pilot;
 
@@ -55,7 +55,7 @@ pub enum Caller {
 }
 
 /// What a caller hears.
-pub type Heard = Result<Answer, Failed>;
+pub type Heard = Result<Response, Failed>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failed {
@@ -67,7 +67,7 @@ pub enum Failed {
 struct Saving {
     caller: Caller,
     before: Arc<State>,
-    answer: Result<Answer, Refusal>,
+    answer: Result<Response, Refusal>,
 }
 
 pub struct Control {
@@ -83,7 +83,7 @@ pub struct Control {
     /// Nobody knows whether the last state was written.
     is_unsettled: bool,
     saving: Option<Saving>,
-    queue: VecDeque<(Caller, Ask)>,
+    queue: VecDeque<(Caller, Request)>,
     planning: Planning,
     /// A question of its waits for an answer.
     plans: bool,
@@ -146,7 +146,7 @@ pub fn thresholds(profile: &Profile) -> Thresholds {
 
 impl World {
     /// A call has come to the coordinator's host.
-    pub fn called(&mut self, caller: Caller, ask: Ask) {
+    pub fn called(&mut self, caller: Caller, ask: Request) {
         if !self.control.is_up() {
             return self.answer_call(caller, Err(Failed::Silent));
         }
@@ -340,12 +340,14 @@ impl World {
         }
     }
 
-    fn planner_asks(&mut self, delay: Micros, ask: Ask) {
+    fn planner_asks(&mut self, delay: Micros, ask: Request) {
         self.control.plans = true;
         match &ask {
-            Ask::Planned(plan) if !plan.moves.is_empty() => self.coverage.meet(Sight::MovePlanned),
-            Ask::Threshold(t) if t.is_finite() => self.coverage.meet(Sight::ThresholdSet),
-            Ask::Resized(_, plan) if !plan.cuts.is_empty() => {
+            Request::Planned(plan) if !plan.moves.is_empty() => {
+                self.coverage.meet(Sight::MovePlanned)
+            }
+            Request::Threshold(t) if t.is_finite() => self.coverage.meet(Sight::ThresholdSet),
+            Request::Resized(_, plan) if !plan.cuts.is_empty() => {
                 self.coverage.meet(Sight::ScaleChosen);
             }
             _ => {}
@@ -357,11 +359,11 @@ impl World {
         self.control.plans = false;
         let answer = heard.ok();
         let outlook = match &answer {
-            Some(Answer::Outlook(outlook)) => Some(outlook.clone()),
+            Some(Response::Outlook(outlook)) => Some(outlook.clone()),
             _ => None,
         };
         let Some(ask) = self.control.planning.answered(answer) else { return };
-        if let (Some(outlook), Ask::Planned(plan)) = (&outlook, &ask) {
+        if let (Some(outlook), Request::Planned(plan)) = (&outlook, &ask) {
             self.look_at_plan(outlook, plan);
         }
         self.planner_asks(1, ask);

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use mbal_control::api::{self, Heartbeat, News, Progress, Registration};
-use mbal_control::{Answer, Ask};
+use mbal_control::{Request, Response};
 use mbal_member::{Action, Call, Event, Heard, Outside, Terms, Time, balancing};
 use mbal_model::{Cluster, ServerId, WorkerId};
 use mbal_worker::Shared;
@@ -148,9 +148,9 @@ impl World {
 
     fn call(&mut self, host: usize, call: Call) {
         let ask = match call {
-            Call::Leave(server, before) => Ask::Leave(server, before),
-            Call::Register(..) => Ask::Register(self.registration(host)),
-            Call::Beat(here) => Ask::Heartbeat(here, self.heartbeat(host)),
+            Call::Leave(server, before) => Request::Leave(server, before),
+            Call::Register(..) => Request::Register(self.registration(host)),
+            Call::Beat(here) => Request::Heartbeat(here, self.heartbeat(host)),
         };
         let this = &mut self.hosts[host];
         this.member.call += 1;
@@ -227,19 +227,19 @@ impl World {
         }
     }
 
-    pub fn member_hears(&mut self, host: usize, call: u64, heard: Result<Answer, Failed>) {
+    pub fn member_hears(&mut self, host: usize, call: u64, heard: Result<Response, Failed>) {
         let member = &mut self.hosts[host].member;
         if !mem::take(&mut member.waits) || member.call != call {
             member.waits |= member.call != call;
             return;
         }
         let heard = match heard {
-            Ok(Answer::Registered(registered)) => Heard::Registered(registered),
-            Ok(Answer::News(news)) => {
+            Ok(Response::Registered(registered)) => Heard::Registered(registered),
+            Ok(Response::News(news)) => {
                 self.note_news(host, &news);
                 Heard::News(news)
             }
-            Ok(Answer::Done) => Heard::Left,
+            Ok(Response::Done) => Heard::Left,
             Ok(other) => panic!("no answer to a member: {other:?}"),
             Err(Failed::Refused(_)) => {
                 if !member.driver.is_registered() {

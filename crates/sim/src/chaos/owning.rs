@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_control::api::{Incarnation, LeaseTold};
-use mbal_control::{Answer, Ask, Leases};
-use mbal_election::{KeySeen, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms};
+use mbal_control::{Leases, Request, Response};
+use mbal_election::{KeySeen, OwnerNext, OwnerRequest, OwnerResponse, Ownership, Terms};
 use mbal_member::Outside;
 use mbal_model::{Instant, ServerId};
 
@@ -137,7 +137,7 @@ impl World {
                 if !self.is_lost() {
                     self.at(at, Happening::EtcdAsked { host, life, call, question });
                 }
-                let answer = OwnerAnswer::Nothing;
+                let answer = OwnerResponse::Nothing;
                 let late = Happening::EtcdAnswered { host, life, call, answer };
                 self.after(ANSWERS_WITHIN, late);
             }
@@ -148,7 +148,7 @@ impl World {
         !self.is_calm() && self.dice.below(1_000) < LOST_PER_MILLE
     }
 
-    pub fn etcd_asked(&mut self, host: usize, life: u32, call: u64, question: OwnerQuestion) {
+    pub fn etcd_asked(&mut self, host: usize, life: u32, call: u64, question: OwnerRequest) {
         if self.now < self.etcd.silent_until {
             return;
         }
@@ -182,17 +182,17 @@ impl World {
         }
     }
 
-    pub fn etcd_answered(&mut self, host: usize, call: u64, answer: OwnerAnswer) {
+    pub fn etcd_answered(&mut self, host: usize, call: u64, answer: OwnerResponse) {
         let now = self.hosts[host].clock.lease_now(self.now);
         let Some(owning) = &mut self.hosts[host].member.owning else { return };
         if owning.call != call || owning.fences_off {
             return;
         }
         owning.call += 1;
-        if answer == OwnerAnswer::Nothing {
+        if answer == OwnerResponse::Nothing {
             self.coverage.meet(Sight::EtcdSilent);
         }
-        owning.ownership.told(now, answer);
+        owning.ownership.answered(now, answer);
         self.publish(host);
         self.owner_sleeps(host, 0);
     }
@@ -262,12 +262,12 @@ impl World {
     pub fn look_at_keys(&mut self) {
         self.after(LOOK_EVERY, Happening::LookAtKeys);
         if self.control.runs() {
-            self.called(Caller::Watcher, Ask::Owners);
+            self.called(Caller::Watcher, Request::Owners);
         }
     }
 
     pub fn watcher_hears(&mut self, heard: Heard) {
-        let Ok(Answer::Owners(owners)) = heard else { return };
+        let Ok(Response::Owners(owners)) = heard else { return };
         if owners.servers.is_empty() || self.now < self.etcd.silent_until {
             return;
         }
@@ -295,7 +295,7 @@ impl World {
         keys: BTreeMap<ServerId, (Incarnation, KeySeen)>,
     ) {
         if self.control.life == life && self.control.runs() {
-            self.called(Caller::Watcher, Ask::KeysSeen(at, keys));
+            self.called(Caller::Watcher, Request::KeysSeen(at, keys));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What operators want of the cluster: moves, and their end; empty servers; balance or none. And that a dead server is dead.
 
-use mbal_control::Ask;
+use mbal_control::Request;
 use mbal_control::api::{BalanceMode, MoveCall, ScaleCall, SplitCall};
 
 use super::control::Caller;
@@ -40,36 +40,36 @@ impl World {
         self.after(pause, Happening::Wish);
     }
 
-    fn wanted(&mut self) -> Option<Ask> {
+    fn wanted(&mut self) -> Option<Request> {
         let host = self.dice.below(self.hosts.len());
         let server = id_of(host);
         match self.dice.below(100) {
             0..12 => {
                 let moves: Vec<u32> = self.control.file.moves.keys().map(|id| id.0).collect();
                 self.coverage.meet(Sight::CancelWanted);
-                (!moves.is_empty()).then(|| Ask::CancelMove(self.dice.pick(&moves)))
+                (!moves.is_empty()).then(|| Request::CancelMove(self.dice.pick(&moves)))
             }
             12..16 => {
                 if self.now % 4 == 0 && self.hosts[host].is_up {
                     self.hurry(host);
                 }
-                Some(Ask::Drain(server, true))
+                Some(Request::Drain(server, true))
             }
-            16..20 => Some(Ask::Drain(server, false)),
+            16..20 => Some(Request::Drain(server, false)),
             20..24 => {
                 let modes =
                     [BalanceMode::On, BalanceMode::On, BalanceMode::Off, BalanceMode::DryRun];
-                Some(Ask::Balance(self.dice.pick(&modes)))
+                Some(Request::Balance(self.dice.pick(&modes)))
             }
             24..28 => Some(self.dice.pick(&[0, 1])).map(|which| match which {
-                0 => Ask::Status,
-                _ => Ask::Map,
+                0 => Request::Status,
+                _ => Request::Map,
             }),
             28..34 => {
                 let map = self.control.file.map.clone()?;
                 let (prefix, _) = self.dice.pick(map.cachelets());
                 self.coverage.meet(Sight::SplitWanted);
-                Some(Ask::Split(SplitCall { prefix: prefix.to_string() }))
+                Some(Request::Split(SplitCall { prefix: prefix.to_string() }))
             }
             34..40 if self.profile.autoscales => Some(self.autoscale()),
             34..54 if self.profile.autoscales => None,
@@ -79,9 +79,9 @@ impl World {
                 let servers = 1 + self.dice.below(most.max(1));
                 let dry_run = self.dice.percent(10);
                 let call = ScaleCall { servers, dry_run, ..ScaleCall::default() };
-                Some(Ask::Scale(self.naming(call)))
+                Some(Request::Scale(self.naming(call)))
             }
-            54 => Some(Ask::EndScaling),
+            54 => Some(Request::EndScaling),
             _ if self.control.file.moves.len() >= MOVES_MAX => None,
             _ => {
                 let map = self.control.file.map.clone()?;
@@ -92,7 +92,7 @@ impl World {
                 let worker =
                     self.dice.percent(50).then(|| self.dice.below(self.profile.workers) as u16);
                 let prefix = prefix.to_string();
-                Some(Ask::Move(MoveCall { prefix, server: server.0, worker }))
+                Some(Request::Move(MoveCall { prefix, server: server.0, worker }))
             }
         }
     }
@@ -126,7 +126,7 @@ impl World {
             self.undertaker.buries.push(host);
         }
         let caller = Caller::Undertaker { host };
-        self.after(1, Happening::Called { caller, ask: Box::new(Ask::Lost(id_of(host))) });
+        self.after(1, Happening::Called { caller, ask: Box::new(Request::Lost(id_of(host))) });
     }
 
     pub fn is_being_buried(&self, host: usize) -> bool {

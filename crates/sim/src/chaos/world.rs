@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use mbal_balance::Proposal;
-use mbal_control::{Ask, api};
-use mbal_election::{KeySeen, OwnerAnswer, OwnerQuestion};
+use mbal_control::{Request, api};
+use mbal_election::{KeySeen, OwnerRequest, OwnerResponse};
 use mbal_member::balancing::Event;
 use mbal_model::ServerId;
 use mbal_worker::{Actions, Report};
@@ -127,7 +127,7 @@ pub enum Happening {
     /// A call comes to the coordinator.
     Called {
         caller: Caller,
-        ask: Box<Ask>,
+        ask: Box<Request>,
     },
     /// Its answer comes back.
     Answered {
@@ -172,13 +172,13 @@ pub enum Happening {
         host: usize,
         life: u32,
         call: u64,
-        question: OwnerQuestion,
+        question: OwnerRequest,
     },
     EtcdAnswered {
         host: usize,
         life: u32,
         call: u64,
-        answer: OwnerAnswer,
+        answer: OwnerResponse,
     },
     /// By a server's clock its lease is over, unless it was renewed.
     LeaseEnds {

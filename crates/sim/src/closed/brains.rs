@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use mbal_balance::{Balancer, Duty, Mode, News, Thresholds, propose};
+use mbal_balance::{Action, Balancer, Event, Mode, Thresholds, propose};
 use mbal_control::api::{
     BalanceMode, Heartbeat, HotMode, HotReport, Incarnation, MoveReport, Progress, Registration,
     WorkerReport, cachelets_listed,
 };
-use mbal_control::{Answer, Ask, Coordinator, Settings};
+use mbal_control::{Coordinator, Request, Response, Settings};
 use mbal_model::{
     CacheletLoad, Instant, Order, Outcome, Owner, Prefix, Reading, ServerId, Service, Snapshot,
     WorkerId, WorkerLoad,
@@ -87,11 +87,11 @@ impl Brains {
                 moves: true,
                 ..Registration::default()
             };
-            let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
+            let done = coordinator.handle(Instant::ZERO, Request::Register(registration));
             done.answer.expect("nobody is in the way");
         }
         if !allowed.three {
-            let done = coordinator.handle(Instant::ZERO, Ask::Balance(BalanceMode::Off));
+            let done = coordinator.handle(Instant::ZERO, Request::Balance(BalanceMode::Off));
             done.answer.expect("nobody else has a say");
         }
         let mode = if allowed.two { Mode::On } else { Mode::Off };
@@ -141,7 +141,7 @@ impl Brains {
             let copier = self.copier.as_ref();
             let hot = copier.map_or(Vec::new(), |one| one.reports(server, placement, demand));
             let reading = self.reading(server, &held, laid, served);
-            self.balance_server(server, vec![News::Epoch(reading)], placement);
+            self.balance_server(server, vec![Event::Epoch(reading)], placement);
             self.beat(server, hot, placement, served);
         }
         self.follow_map(placement);
@@ -225,20 +225,20 @@ impl Brains {
     }
 
     /// The server's own balancer, whose planner answers at once.
-    /// `news`: the last first.
-    fn balance_server(&mut self, server: usize, mut news: Vec<News>, placement: &mut Placement) {
-        while let Some(one) = news.pop() {
-            let mut duties = Vec::new();
-            self.balancers[server].handle(one, &mut duties);
-            for duty in duties {
-                match duty {
-                    Duty::Ask(question) => {
+    /// `events`: the last first.
+    fn balance_server(&mut self, server: usize, mut events: Vec<Event>, placement: &mut Placement) {
+        while let Some(event) = events.pop() {
+            let mut actions = Vec::new();
+            self.balancers[server].handle(event, &mut actions);
+            for action in actions {
+                match action {
+                    Action::Ask(question) => {
                         let proposal = Some(propose(&question));
-                        news.push(News::Planned { number: question.number, proposal });
+                        events.push(Event::Planned { number: question.number, proposal });
                     }
-                    Duty::Order { order, what } => {
+                    Action::Order { order, what } => {
                         let outcome = self.obey(what, placement);
-                        news.push(News::Reported { order, outcome });
+                        events.push(Event::Reported { order, outcome });
                     }
                 }
             }
@@ -294,9 +294,9 @@ impl Brains {
             requests: served.keys[own].iter().sum(),
             ..Heartbeat::default()
         };
-        let answer = self.ask(Ask::Heartbeat(id, heartbeat));
+        let answer = self.ask(Request::Heartbeat(id, heartbeat));
         let told = match answer {
-            Some(Answer::News(news)) => news.hot.and_then(|told| told.threshold),
+            Some(Response::News(news)) => news.hot.and_then(|told| told.threshold),
             _ => None,
         };
         if let (Some(copier), Some(threshold)) = (&mut self.copier, told) {
@@ -304,7 +304,7 @@ impl Brains {
         }
     }
 
-    fn ask(&mut self, ask: Ask) -> Option<Answer> {
+    fn ask(&mut self, ask: Request) -> Option<Response> {
         let now = Instant::from_micros(self.epoch * 1_000_000);
         self.coordinator.handle(now, ask).answer.ok()
     }

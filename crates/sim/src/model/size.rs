@@ -9,7 +9,7 @@ use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_control::api::{
     Heartbeat, Incarnation, News, Registration, WorkerReport, cachelets_listed,
 };
-use mbal_control::{Answer, Ask, Coordinator, Settings};
+use mbal_control::{Coordinator, Request, Response, Settings};
 use mbal_model::{Instant, ServerId};
 use mbal_sketch::Random;
 
@@ -85,21 +85,22 @@ fn cost(servers: u16, options: &Options, seed: u64) -> (Cost, usize) {
             let text = serde_json::to_vec(&heartbeat).expect("a heartbeat is JSON");
             let begun = time::Instant::now();
             let heartbeat = serde_json::from_slice(&text).expect("it was written so");
-            let done = coordinator.handle(now, Ask::Heartbeat(ServerId(id), heartbeat));
-            let Ok(Answer::News(news)) = done.answer else { unreachable!("the server is known") };
+            let done = coordinator.handle(now, Request::Heartbeat(ServerId(id), heartbeat));
+            let Ok(Response::News(news)) = done.answer else { unreachable!("the server is known") };
             let answer = serde_json::to_vec(&News { map: None, ..news }).expect("news are JSON");
             cost.heartbeats += begun.elapsed();
             (cost.heartbeat_bytes, cost.answer_bytes) =
                 (cost.heartbeat_bytes.max(text.len()), cost.answer_bytes.max(answer.len()));
         }
         let begun = time::Instant::now();
-        let Ok(Answer::Outlook(outlook)) = coordinator.handle(now, Ask::Outlook(epoch)).answer
+        let Ok(Response::Outlook(outlook)) =
+            coordinator.handle(now, Request::Outlook(epoch)).answer
         else {
             unreachable!("an outlook is answered by one");
         };
         let plan = planner.plan(&outlook);
         let before = coordinator.state().moves.len();
-        drop(coordinator.handle(now, Ask::Planned(plan)));
+        drop(coordinator.handle(now, Request::Planned(plan)));
         cost.plans += begun.elapsed();
         cost.moves += coordinator.state().moves.len() - before;
     }
@@ -126,7 +127,7 @@ fn registered(servers: u16, workers: usize) -> Coordinator {
             moves: true,
             ..Registration::default()
         };
-        let done = coordinator.handle(Instant::ZERO, Ask::Register(registration));
+        let done = coordinator.handle(Instant::ZERO, Request::Register(registration));
         done.answer.expect("nobody is in the way");
     }
     coordinator

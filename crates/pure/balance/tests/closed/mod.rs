@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_balance::{Balancer, ClusterPlanner, Duty, Mode, News, Thresholds, propose};
+use mbal_balance::{Action, Balancer, ClusterPlanner, Event, Mode, Thresholds, propose};
 use mbal_model::{
     CacheletLoad, Move, Order, Outcome, Outlook, Owner, Prefix, Reading, ServerId, ServerOutlook,
     Service, Snapshot, Standing, WorkerId, WorkerLoad,
@@ -176,7 +176,7 @@ impl World {
             let own = &loads[server * self.workers..(server + 1) * self.workers];
             let snapshot = Snapshot { workers: own.to_vec() };
             let handable = vec![0.0; own.len()];
-            self.tell(server, News::Epoch(Reading { snapshot, handable, seen: 0 }));
+            self.tell(server, Event::Epoch(Reading { snapshot, handable, seen: 0 }));
         }
         if self.allowed.three {
             self.plan(loads);
@@ -192,21 +192,21 @@ impl World {
         }
     }
 
-    fn tell(&mut self, server: usize, news: News) {
-        let mut duties = Vec::new();
-        self.balancers[server].handle(news, &mut duties);
-        for duty in duties {
-            match duty {
-                Duty::Ask(question) => {
+    fn tell(&mut self, server: usize, event: Event) {
+        let mut actions = Vec::new();
+        self.balancers[server].handle(event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Ask(question) => {
                     let proposal = Some(propose(&question));
-                    self.tell(server, News::Planned { number: question.number, proposal });
+                    self.tell(server, Event::Planned { number: question.number, proposal });
                 }
-                Duty::Order { order, what } => {
+                Action::Order { order, what } => {
                     let outcome = match what {
                         Order::Lend { step, .. } => self.lend(step),
                         Order::Lighten { .. } => Outcome::Refused,
                     };
-                    self.tell(server, News::Reported { order, outcome });
+                    self.tell(server, Event::Reported { order, outcome });
                 }
             }
         }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use mbal_control::api::{Heartbeat, News, Registered, Registration, Status};
-use mbal_control::{Answer, Ask, Coordinator, Refusal, Settings, State};
+use mbal_control::{Coordinator, Refusal, Request, Response, Settings, State};
 use mbal_model::{Instant, Prefix, ServerId};
 
 pub struct Rig {
@@ -44,7 +44,7 @@ impl Rig {
         rig
     }
 
-    pub fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
+    pub fn ask(&mut self, ask: Request) -> Result<Response, Refusal> {
         let before = self.coordinator.state().clone();
         let done = self.coordinator.handle(self.now, ask);
         let state = self.coordinator.state();
@@ -57,8 +57,8 @@ impl Rig {
     }
 
     pub fn register(&mut self, registration: Registration) -> Result<Registered, Refusal> {
-        match self.ask(Ask::Register(registration))? {
-            Answer::Registered(registered) => Ok(registered),
+        match self.ask(Request::Register(registration))? {
+            Response::Registered(registered) => Ok(registered),
             other => panic!("{other:?}"),
         }
     }
@@ -70,15 +70,15 @@ impl Rig {
     }
 
     pub fn beats_as(&mut self, id: u16, beat: Heartbeat) -> Result<News, Refusal> {
-        match self.ask(Ask::Heartbeat(ServerId(id), beat))? {
-            Answer::News(news) => Ok(news),
+        match self.ask(Request::Heartbeat(ServerId(id), beat))? {
+            Response::News(news) => Ok(news),
             other => panic!("{other:?}"),
         }
     }
 
     pub fn status(&mut self) -> Status {
-        match self.ask(Ask::Status) {
-            Ok(Answer::Status(status)) => status,
+        match self.ask(Request::Status) {
+            Ok(Response::Status(status)) => status,
             other => panic!("{other:?}"),
         }
     }

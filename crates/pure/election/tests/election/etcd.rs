@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_election::{
-    Answer, Condition, Fence, LEASE, Leader, LeaseId, NOBODY_LEADS, Question, Revision, SaveAnswer,
-    Sight, Stored, Term,
+    Condition, Fence, LEASE, Leader, LeaseId, NOBODY_LEADS, Request, Response, Revision,
+    SaveResponse, Sight, Stored, Term,
 };
 use mbal_model::Instant;
 
@@ -50,9 +50,9 @@ pub struct Etcd {
 }
 
 pub enum Answered {
-    Now(Answer),
+    Now(Response),
     /// When the lease has been removed.
-    At(Instant, Answer),
+    At(Instant, Response),
 }
 
 impl Etcd {
@@ -90,19 +90,19 @@ impl Etcd {
     }
 
     /// `luck` says whether a replaced leader of etcd gets a renewal, while there is one.
-    pub fn ask(&mut self, now: Instant, question: Question, address: &str, luck: bool) -> Answered {
+    pub fn ask(&mut self, now: Instant, question: Request, address: &str, luck: bool) -> Answered {
         let lasts = LEASE;
         Answered::Now(match question {
-            Question::Look => Answer::Seen(self.sight()),
-            Question::Grant => {
+            Request::Look => Response::Seen(self.sight()),
+            Request::Grant => {
                 self.leases_ever += 1;
                 let lease = Lease { ends: now + lasts, removed: None };
                 self.leases.insert(self.leases_ever, lease);
-                Answer::Granted { lease: self.leases_ever, lasts }
+                Response::Granted { lease: self.leases_ever, lasts }
             }
-            Question::Campaign { lease } => {
+            Request::Campaign { lease } => {
                 if !self.leases.contains_key(&lease) {
-                    Answer::Nothing
+                    Response::Nothing
                 } else if self.holds(NOBODY_LEADS) {
                     self.revision += 1;
                     self.leaders_ever += 1;
@@ -111,36 +111,36 @@ impl Etcd {
                         revision,
                         bytes: id.to_le_bytes().to_vec(),
                     };
-                    Answer::Won { term: self.revision, state: self.state.map(stored) }
+                    Response::Won { term: self.revision, state: self.state.map(stored) }
                 } else {
-                    Answer::Lost(self.sight())
+                    Response::Lost(self.sight())
                 }
             }
-            Question::Renew { .. } if luck && now < self.stale_until => {
-                Answer::Renewed { lasts, raft_term: self.raft_term - 1 }
+            Request::Renew { .. } if luck && now < self.stale_until => {
+                Response::Renewed { lasts, raft_term: self.raft_term - 1 }
             }
-            Question::Renew { lease } => match self.leases.get_mut(&lease) {
-                None => Answer::Renewed { lasts: Duration::ZERO, raft_term: self.raft_term },
+            Request::Renew { lease } => match self.leases.get_mut(&lease) {
+                None => Response::Renewed { lasts: Duration::ZERO, raft_term: self.raft_term },
                 // It waits for the lease to be removed, and then says that it was renewed.
                 Some(Lease { removed: Some(at), .. }) => {
                     return Answered::At(
                         *at + TICKS_WITHIN,
-                        Answer::Renewed { lasts, raft_term: self.raft_term },
+                        Response::Renewed { lasts, raft_term: self.raft_term },
                     );
                 }
                 Some(lease) => {
                     lease.ends = now + lasts;
-                    Answer::Renewed { lasts, raft_term: self.raft_term }
+                    Response::Renewed { lasts, raft_term: self.raft_term }
                 }
             },
-            Question::Revoke { lease } => {
+            Request::Revoke { lease } => {
                 self.remove(lease);
-                Answer::Revoked
+                Response::Revoked
             }
         })
     }
 
-    pub fn save(&mut self, fence: Fence, value: Value) -> Result<SaveAnswer, Failed> {
+    pub fn save(&mut self, fence: Fence, value: Value) -> Result<SaveResponse, Failed> {
         if fence.conditions().into_iter().all(|condition| self.holds(condition)) {
             if value.from != self.state() {
                 let text = format!(
@@ -152,10 +152,10 @@ impl Etcd {
             self.revision += 1;
             self.state = Some((self.revision, value.id));
             self.history.push(value.id);
-            return Ok(SaveAnswer::Written(self.revision));
+            return Ok(SaveResponse::Written(self.revision));
         }
         let ours = self.state.filter(|(_, id)| *id == value.id).map(|(revision, _)| revision);
-        Ok(SaveAnswer::Refused { leader: self.term(), ours })
+        Ok(SaveResponse::Refused { leader: self.term(), ours })
     }
 
     /// Ends leases whose time is over; `takes` is how long their removal will take.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mbal_election::{
-    Answer, Election, Fence, News, Next, Question, SaveAnswer, Term, Verdict, Why,
+    Election, Fence, News, Next, Request, Response, SaveResponse, Term, Verdict, Why,
 };
 use mbal_model::Instant;
 use mbal_testkit::{Failed, Met, Sim};
@@ -34,14 +34,14 @@ enum Lane {
 
 #[derive(Clone, Debug)]
 enum Call {
-    Ask(Question),
+    Ask(Request),
     Save(Fence, Value),
 }
 
 #[derive(Clone, Debug)]
 enum Back {
-    Told(Answer),
-    Settled(SaveAnswer),
+    Told(Response),
+    Settled(SaveResponse),
 }
 
 enum Event {
@@ -198,8 +198,8 @@ impl World {
                 if self.hosts[host].waits[lane as usize].take_if(|waits| *waits == number).is_some()
                 {
                     match lane {
-                        Lane::Election => self.told(host, Answer::Nothing),
-                        Lane::Save => self.settled(host, SaveAnswer::Unknown)?,
+                        Lane::Election => self.told(host, Response::Nothing),
+                        Lane::Save => self.settled(host, SaveResponse::Unknown)?,
                     }
                 }
             }
@@ -256,13 +256,13 @@ impl World {
         }
     }
 
-    fn told(&mut self, host: usize, answer: Answer) {
+    fn told(&mut self, host: usize, answer: Response) {
         self.say(host, || format!("is told {answer:?}"));
-        if matches!(answer, Answer::Lost(_)) {
+        if matches!(answer, Response::Lost(_)) {
             self.sim.met.count("lost a campaign");
         }
         let clock = self.clock(host);
-        self.hosts[host].election.told(clock, answer);
+        self.hosts[host].election.answered(clock, answer);
         self.hear(host);
         self.step(host);
     }
@@ -333,15 +333,15 @@ impl World {
         self.call(host, Lane::Save, Call::Save(fence, value));
     }
 
-    fn settled(&mut self, host: usize, answer: SaveAnswer) -> Result<(), Failed> {
+    fn settled(&mut self, host: usize, answer: SaveResponse) -> Result<(), Failed> {
         let clock = self.clock(host);
         let saving = self.hosts[host].saving.expect("it saves");
         let Saving { fence, value, begun, attempts } = saving;
         match answer {
-            SaveAnswer::Refused { ours: Some(_), .. } => {
+            SaveResponse::Refused { ours: Some(_), .. } => {
                 self.sim.met.count("saved by an attempt that was not answered");
             }
-            SaveAnswer::Refused { leader, .. } if leader != Some(fence.term) => {
+            SaveResponse::Refused { leader, .. } if leader != Some(fence.term) => {
                 self.sim.met.count("save refused by its term");
             }
             _ => {}

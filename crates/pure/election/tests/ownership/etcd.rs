@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mbal_election::{LeaseId, OwnerAnswer, OwnerQuestion};
+use mbal_election::{LeaseId, OwnerRequest, OwnerResponse};
 use mbal_model::Instant;
 
 /// A lease that is over is removed, with its key, a moment later.
@@ -42,41 +42,41 @@ impl Etcd {
         now: Instant,
         server: usize,
         incarnation: u64,
-        question: OwnerQuestion,
+        question: OwnerRequest,
         lasts: Duration,
         luck: bool,
-    ) -> OwnerAnswer {
+    ) -> OwnerResponse {
         let raft_term = self.raft_term;
         match question {
-            OwnerQuestion::Grant => {
+            OwnerRequest::Grant => {
                 self.leases_ever += 1;
                 let lease = Lease { ends: now + lasts, lasts, revoked_at: None };
                 self.leases.insert(self.leases_ever, lease);
-                OwnerAnswer::Granted { lease: self.leases_ever }
+                OwnerResponse::Granted { lease: self.leases_ever }
             }
-            OwnerQuestion::Write { lease } => match self.leases.contains_key(&lease) {
+            OwnerRequest::Write { lease } => match self.leases.contains_key(&lease) {
                 true => {
                     self.keys.insert(server, (incarnation, lease));
-                    OwnerAnswer::Written
+                    OwnerResponse::Written
                 }
-                false => OwnerAnswer::NoLease,
+                false => OwnerResponse::NoLease,
             },
-            OwnerQuestion::Renew { .. } if luck && now < self.stale_until => {
-                OwnerAnswer::Renewed { raft_term: raft_term - 1 }
+            OwnerRequest::Renew { .. } if luck && now < self.stale_until => {
+                OwnerResponse::Renewed { raft_term: raft_term - 1 }
             }
-            OwnerQuestion::Renew { lease } => match self.leases.get_mut(&lease) {
+            OwnerRequest::Renew { lease } => match self.leases.get_mut(&lease) {
                 Some(lease) => {
                     // One that is being revoked is renewed by old versions, and then revoked.
                     lease.ends = now + lease.lasts;
-                    OwnerAnswer::Renewed { raft_term }
+                    OwnerResponse::Renewed { raft_term }
                 }
-                None => OwnerAnswer::NoLease,
+                None => OwnerResponse::NoLease,
             },
-            OwnerQuestion::Look { lease } => {
+            OwnerRequest::Look { lease } => {
                 let is_there = self.keys.get(&server) == Some(&(incarnation, lease));
-                OwnerAnswer::Seen { is_there, raft_term }
+                OwnerResponse::Seen { is_there, raft_term }
             }
-            OwnerQuestion::WhoLeads => unreachable!("coordinators are asked"),
+            OwnerRequest::WhoLeads => unreachable!("coordinators are asked"),
         }
     }
 

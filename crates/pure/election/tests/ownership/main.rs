@@ -12,7 +12,7 @@ mod world;
 
 use std::time::Duration;
 
-use mbal_election::{OwnerAnswer, OwnerNext, Ownership, Terms};
+use mbal_election::{OwnerNext, OwnerResponse, Ownership, Terms};
 use mbal_model::Instant;
 use mbal_testkit::{Seeds, planted};
 use world::World;
@@ -57,18 +57,18 @@ fn word_of_a_coordinator_does_not_outlast_the_renewals_that_it_goes_by() {
     let terms = Terms { lease: Duration::from_secs(3), grace: Some(Duration::ZERO) };
     let renewed = |ownership: &mut Ownership, now| {
         for answer in [
-            OwnerAnswer::Renewed { raft_term: 1 },
-            OwnerAnswer::Seen { is_there: true, raft_term: 1 },
+            OwnerResponse::Renewed { raft_term: 1 },
+            OwnerResponse::Seen { is_there: true, raft_term: 1 },
         ] {
             assert!(matches!(ownership.next(now), OwnerNext::Ask(_)));
-            ownership.told(now, answer);
+            ownership.answered(now, answer);
         }
     };
     for (stopped, owns) in [(1_000, true), (5_000, false)] {
         let mut ownership = Ownership::new(terms);
-        for answer in [OwnerAnswer::Granted { lease: 7 }, OwnerAnswer::Written] {
+        for answer in [OwnerResponse::Granted { lease: 7 }, OwnerResponse::Written] {
             assert!(matches!(ownership.next(at(1)), OwnerNext::Ask(_)));
-            ownership.told(at(1), answer);
+            ownership.answered(at(1), answer);
         }
         renewed(&mut ownership, at(1_000));
         let sent = at(1_100);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_election::{
-    KeySeen, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, Watch, nobody_leads,
+    KeySeen, OwnerNext, OwnerRequest, OwnerResponse, Ownership, Terms, Watch, nobody_leads,
 };
 use mbal_model::Instant;
 use mbal_testkit::{Failed, Met, Sim};
@@ -69,13 +69,13 @@ enum Message {
         server: usize,
         incarnation: u64,
         call: u64,
-        question: OwnerQuestion,
+        question: OwnerRequest,
     },
     Told {
         server: usize,
         incarnation: u64,
         call: u64,
-        answer: OwnerAnswer,
+        answer: OwnerResponse,
     },
     Late {
         server: usize,
@@ -434,7 +434,7 @@ impl World {
                 let call = self.calls_ever;
                 one.call = call;
                 self.sim.tell(|| format!("server {server} asks {question:?}"));
-                if question == OwnerQuestion::WhoLeads {
+                if question == OwnerRequest::WhoLeads {
                     self.servers[server].said = [None; COORDINATORS];
                     for at in 0..COORDINATORS {
                         let is_cut = now < self.servers[server].cut_from_coordinators_until[at];
@@ -456,15 +456,17 @@ impl World {
             .then(|| one.stopped_until - self.sim.now)
     }
 
-    fn told(&mut self, server: usize, incarnation: u64, call: u64, answer: OwnerAnswer) {
+    fn told(&mut self, server: usize, incarnation: u64, call: u64, answer: OwnerResponse) {
         let clock = self.clock_of(server);
         let one = &mut self.servers[server];
         if one.incarnation == incarnation && one.call == call {
             one.call = 0;
             let had = one.ownership.until();
-            one.ownership.told(clock, answer);
-            let gone =
-                matches!(answer, OwnerAnswer::NoLease | OwnerAnswer::Seen { is_there: false, .. });
+            one.ownership.answered(clock, answer);
+            let gone = matches!(
+                answer,
+                OwnerResponse::NoLease | OwnerResponse::Seen { is_there: false, .. }
+            );
             if gone && clock < had && clock < one.ownership.until() {
                 self.sim.met.count("wrote its key anew");
             }
@@ -500,7 +502,7 @@ impl World {
                 self.told(server, incarnation, call, answer);
             }
             Message::Late { server, incarnation, call } => {
-                self.told(server, incarnation, call, OwnerAnswer::Nothing);
+                self.told(server, incarnation, call, OwnerResponse::Nothing);
             }
             Message::WhoLeads { server, incarnation, call, at } => {
                 if self.sim.now < self.coordinators[at].stopped_until {
@@ -518,8 +520,8 @@ impl World {
             }
             Message::RoundEnds { server, incarnation, call } => {
                 let answer = match nobody_leads(&self.servers[server].said) {
-                    true => OwnerAnswer::NobodyLeads,
-                    false => OwnerAnswer::Nothing,
+                    true => OwnerResponse::NobodyLeads,
+                    false => OwnerResponse::Nothing,
                 };
                 self.told(server, incarnation, call, answer);
             }

@@ -1,7 +1,7 @@
 //! The cachelets that come to a server.
 
 use mbal_migration::destination::{self, Destination, Meeting, Met, Step};
-use mbal_migration::{Advance, Answer, Arriver, Ask};
+use mbal_migration::{Advance, Arriver, Request, Response};
 use mbal_model::{MoveId, ServerId};
 use mbal_testkit::Failed;
 
@@ -63,8 +63,8 @@ impl World {
 
     /// What has arrived at a destination.
     pub fn source_says(&mut self, from: usize, host: usize, id: MoveId, kind: u8, payload: &[u8]) {
-        let ask = Ask::parse(kind, payload).expect("it is as it was written");
-        let Ask::Begin(begin) = ask else {
+        let ask = Request::parse(kind, payload).expect("it is as it was written");
+        let Request::Begin(begin) = ask else {
             let told = self.tell_destination(host, id, destination::Event::Asked(ask));
             if told.is_err() {
                 self.is_broken(from, host, "what the source says cannot be");
@@ -86,7 +86,7 @@ impl World {
             Meeting::Refused(why) => {
                 self.sim.met.count("refused");
                 let mut payload = Vec::new();
-                let kind = Answer::Refused(why).encode(&mut payload);
+                let kind = Response::Refused(why).encode(&mut payload);
                 self.send(from, host, 1, id, kind, payload);
                 return;
             }

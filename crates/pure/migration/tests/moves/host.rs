@@ -3,7 +3,7 @@
 use mbal_cachelet::{Birth, Store};
 use mbal_migration::destination;
 use mbal_migration::source::{self, Step};
-use mbal_migration::{Advance, Arriver, Ask, Incarnation, Leaver, State};
+use mbal_migration::{Advance, Arriver, Incarnation, Leaver, Request, State};
 use mbal_model::{Elsewhere, MoveId, Prefix, Route, ServerId};
 use mbal_testkit::Failed;
 
@@ -239,7 +239,7 @@ impl World {
                 return Ok(());
             }
             Advance::Say { kind, payload } => {
-                if let Ok(Ask::Cancel) = Ask::parse(kind, &payload) {
+                if let Ok(Request::Cancel) = Request::parse(kind, &payload) {
                     self.sim.met.count("cancel is said");
                 }
                 self.send(host, to, 0, id, kind, payload);

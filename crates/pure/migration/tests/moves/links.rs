@@ -1,6 +1,6 @@
 //! Links between migrators: in order, or broken. Each side hears of a break in its own time; what is on a broken link is lost.
 
-use mbal_migration::{Answer, destination, source};
+use mbal_migration::{Response, destination, source};
 use mbal_model::{MoveId, Route};
 
 use crate::truth::KEYS;
@@ -169,7 +169,7 @@ impl World {
         if way == 0 {
             return self.source_says(from, to, id, kind, bytes);
         }
-        let answer = Answer::parse(kind, bytes).expect("it is as it was written");
+        let answer = Response::parse(kind, bytes).expect("it is as it was written");
         self.tell_source(from, id, source::Event::Answer(answer));
     }
 }

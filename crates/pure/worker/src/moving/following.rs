@@ -150,7 +150,7 @@ mod tests {
     use std::thread;
 
     use mbal_cachelet::{Memory, Options, Store};
-    use mbal_migration::{Ask, Begin, Incarnation, Order};
+    use mbal_migration::{Begin, Incarnation, Order, Request};
     use mbal_model::{MoveId, MoveLink};
 
     use super::*;
@@ -195,7 +195,7 @@ mod tests {
             gone: None,
         };
         let mut payload = Vec::new();
-        let kind = Ask::Begin(begin).encode(&mut payload);
+        let kind = Request::Begin(begin).encode(&mut payload);
         let message = MoveMessage { from: PEER, link: MoveLink(1), id, kind, payload: &payload };
         shared.move_asked(now(), &message).expect("it can be meant so").answer
     }
@@ -271,7 +271,7 @@ mod tests {
         shared.takes_no_more_moves();
         assert_eq!(begins(&shared, MoveId(1), other), None, "it has begun, and the link broke");
         let (quarter, _) = Prefix::equal(1).next().and_then(|half| half.halves()).expect("wide");
-        let refused = mbal_migration::Answer::Refused(mbal_migration::Refusal::NoRoom);
+        let refused = mbal_migration::Response::Refused(mbal_migration::Refusal::NoRoom);
         let mut payload = Vec::new();
         let kind = refused.encode(&mut payload);
         assert_eq!(begins(&shared, MoveId(2), quarter), Some((kind, payload)));

@@ -9,8 +9,8 @@ use std::sync::atomic::{
 use mbal_cachelet::AgeThresholds;
 use mbal_locks::Mutex;
 use mbal_migration::{
-    Answer, Arriver, Ask, Destination, Incarnation, Leaver, Met, Order, Progress, Refusal, State,
-    destination, source,
+    Arriver, Destination, Incarnation, Leaver, Met, Order, Progress, Refusal, Request, Response,
+    State, destination, source,
 };
 use mbal_model::{Cluster, MoveId, MoveLink, Prefix, ServerId, WorkerId};
 use mbal_wire::Gone;
@@ -75,7 +75,7 @@ pub struct BrokenLink;
 
 fn refusal(why: Refusal) -> (u8, Vec<u8>) {
     let mut payload = Vec::new();
-    (Answer::Refused(why).encode(&mut payload), payload)
+    (Response::Refused(why).encode(&mut payload), payload)
 }
 
 impl Shared {
@@ -231,7 +231,7 @@ impl Shared {
     /// # Errors
     /// [`BrokenLink`], if it cannot be.
     pub fn move_answered(&self, now: Now, message: &MoveMessage<'_>) -> Result<Heard, BrokenLink> {
-        let answer = Answer::parse(message.kind, message.payload).map_err(|_| BrokenLink)?;
+        let answer = Response::parse(message.kind, message.payload).map_err(|_| BrokenLink)?;
         let Some(one) = self.moves.get(message.id) else { return Ok(Heard::default()) };
         let Sides { link, side } = &mut *one.lock();
         if *link != Some(message.link) {
@@ -253,9 +253,9 @@ impl Shared {
     /// # Errors
     /// [`BrokenLink`], if it cannot be.
     pub fn move_asked(&self, now: Now, message: &MoveMessage<'_>) -> Result<Heard, BrokenLink> {
-        let ask = Ask::parse(message.kind, message.payload).map_err(|_| BrokenLink)?;
+        let ask = Request::parse(message.kind, message.payload).map_err(|_| BrokenLink)?;
         let mut met = self.moves.get(message.id);
-        if let Ask::Begin(begin) = &ask {
+        if let Request::Begin(begin) = &ask {
             match self.meet(now, message, begin) {
                 Ok(one) => met = Some(one),
                 Err(why) => return Ok(Heard { worker: None, answer: Some(refusal(why)) }),
@@ -263,7 +263,7 @@ impl Shared {
         }
         let Some(one) = met else {
             // Its source may not know yet that it is over here. Whoever waited for an answer would wait for ever.
-            let is_awaited = matches!(ask, Ask::Part(_));
+            let is_awaited = matches!(ask, Request::Part(_));
             let answer = is_awaited.then(|| refusal(Refusal::OtherMove));
             return Ok(Heard { worker: None, answer });
         };
@@ -273,7 +273,7 @@ impl Shared {
         let Sides { link, side } = &mut *one.lock();
         let Side::Comes(arriver) = side else { return Err(BrokenLink) };
         match ask {
-            Ask::Begin(_) => *link = Some(message.link),
+            Request::Begin(_) => *link = Some(message.link),
             _ if *link != Some(message.link) => return Ok(Heard::default()),
             _ => {}
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::neighbours::{Client, HERE, PEERS, answer, ask, begin_to_move, cluster, key, map};
 use crate::rig::{CONN, Rig};
 use mbal_cachelet::{Cursor, Part};
-use mbal_migration::{Ask, Begin, Incarnation};
+use mbal_migration::{Begin, Incarnation, Request};
 use mbal_model::{Cluster, ClusterMap, Key, MoveId, MoveLink, Owner, Prefix, ServerId, WorkerId};
 use mbal_wire::{Gone, PeerRequest};
 use mbal_worker::{Action, Actions, Event, MoveMessage, NO_ROUTE, Ticket, Ticketed};
@@ -110,7 +110,7 @@ fn a_request_that_tells_what_has_gone_does_not_overtake_what_was_passed_on_to_it
     let mut part = Vec::new();
     assert!(!store.export(prefix, &mut Cursor::default(), second, &mut part));
     let last = Part::read(&part).expect("it was exported").heading.last;
-    for ask in [Ask::Begin(begin), Ask::Part(&part)] {
+    for ask in [Request::Begin(begin), Request::Part(&part)] {
         let mut payload = Vec::new();
         let kind = ask.encode(&mut payload);
         let (from, link, id) = (PEERS[0], MoveLink(1), MoveId(7));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_cachelet::{Options, Store};
-use mbal_migration::{Ask, Begin, Incarnation, Order, State};
+use mbal_migration::{Begin, Incarnation, Order, Request, State};
 use mbal_model::{
     Address, Addresses, Cluster, ClusterMap, Instant, Key, MoveId, MoveLink, Owner, Prefix, Route,
     ServerId, WorkerId,
@@ -679,7 +679,7 @@ fn a_server_whose_lease_is_over_takes_no_slice() {
 
 /// An insider says that a cachelet comes, by a move of this number. Whether the server takes part in it then.
 fn forge(net: &mut Net, to: u16, from: u16, id: u32, hash: u64) {
-    let begin = Ask::Begin(Begin {
+    let begin = Request::Begin(Begin {
         prefix: net.map.at(hash).0,
         source: Incarnation(100 + u64::from(from)),
         destination: Incarnation(100 + u64::from(to)),

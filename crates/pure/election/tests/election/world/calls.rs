@@ -14,8 +14,8 @@ impl World {
         let is_away = self.sim.now < self.etcd_away_until;
         if is_away && self.sim.random.below(2) == 0 {
             let back = match lane {
-                Lane::Election => Back::Told(Answer::Nothing),
-                Lane::Save => Back::Settled(SaveAnswer::NotExecuted),
+                Lane::Election => Back::Told(Response::Nothing),
+                Lane::Save => Back::Settled(SaveResponse::NotExecuted),
             };
             return self.sim.after(300, Event::Back { host, number, back });
         }
@@ -66,13 +66,13 @@ impl World {
                             (answer, true)
                         }
                     };
-                if let (Answer::Renewed { raft_term, .. }, false) = (&answer, is_removed) {
+                if let (Response::Renewed { raft_term, .. }, false) = (&answer, is_removed) {
                     if *raft_term < self.etcd.raft_term() {
                         self.sim.met.count("lease renewed by a replaced leader of etcd");
                     }
                 }
                 let after = self.etcd.term();
-                if matches!(question, Question::Campaign { .. }) && after != before {
+                if matches!(question, Request::Campaign { .. }) && after != before {
                     if self.etcd.leaders_ever() > 1 {
                         self.sim.met.count("another leads after the first");
                     }
@@ -84,7 +84,7 @@ impl World {
             }
             Call::Save(fence, value) => {
                 let answer = self.etcd.save(fence, value)?;
-                let is_written = matches!(answer, SaveAnswer::Written(_));
+                let is_written = matches!(answer, SaveResponse::Written(_));
                 if is_written && self.given_up.contains(&value.id) {
                     self.sim.met.count("save executed after its caller gave up");
                 }

@@ -17,7 +17,7 @@ use crate::state::State;
 
 /// Everything that can be asked of a coordinator.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum Request {
     Register(api::Registration),
     Heartbeat(ServerId, api::Heartbeat),
     /// A process ends, and holds nothing any more.
@@ -70,7 +70,7 @@ pub enum Ask {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum Response {
     Registered(Registered),
     News(News),
     /// A map document.
@@ -97,7 +97,7 @@ pub enum Answer {
 pub struct Done {
     /// The state as it was, if it is another one now: that one is to be saved before the answer is given, or this one put back.
     pub before: Option<Arc<State>>,
-    pub answer: Result<Answer, Refusal>,
+    pub answer: Result<Response, Refusal>,
     /// For the log: what was decided.
     pub said: Vec<String>,
     /// What has begun cannot wait for the end of an epoch: a plan is wanted at once.
