@@ -115,7 +115,10 @@ fn a_server_registers_beats_and_leaves() {
     let (status, news) = call(&running, "POST", "/v1/servers/1/heartbeat", Some(beat));
     let hot = json!({ "mode": "async", "lease_ms": 1000 });
     assert_eq!(registered["hot"], hot);
-    assert_eq!((status, news), (200, json!({ "flush_number": 0, "moves_ever": 0, "hot": hot })));
+    assert_eq!(
+        (status, news),
+        (200, json!({ "balance": "on", "flush_number": 0, "moves_ever": 0, "hot": hot }))
+    );
     let (_, told) = call(&running, "GET", "/v1/status", None);
     assert_eq!(
         (&told["servers"][0]["load"], &told["servers"][0]["state"]),

@@ -114,7 +114,7 @@ fn queries(board: &Value) -> Vec<&str> {
 }
 
 /// What no panel shows.
-const LEFT_OUT: [&str; 6] = [
+const LEFT_OUT: [&str; 7] = [
     // What items are made of: another panel shows pages by use, and how many items there are.
     "mbal_items_bytes",
     "mbal_items_stored_total",
@@ -122,6 +122,8 @@ const LEFT_OUT: [&str; 6] = [
     "mbal_connections_opened_total",
     "mbal_yields_total",
     "process_start_time_seconds",
+    // Beside the part of the time in which a worker is busy.
+    "mbal_worker_waiting_seconds_total",
 ];
 
 #[test]

@@ -3,7 +3,7 @@
 use mbal_model::{Instant, Key, MapVersion, Owner, Route, ServerId, WorkerId};
 use mbal_wire::{Limits, Login};
 
-use crate::moving::moves::{Owning, Whereabouts};
+use crate::moving::moves::{NO_MOVE, Owning, Whereabouts};
 use crate::observing::conns::ConnInfo;
 use crate::observing::counters::{ClassCounters, Counters};
 use crate::shared::Shared;
@@ -65,7 +65,8 @@ impl<'w> Context<'w> {
         match route {
             Route::Peer(_) => route,
             _ if self.here.lapsed => Route::Peer(ServerId::NOBODY),
-            _ if self.shared.is_newborn(key.hash(), self.now()) => Route::Peer(ServerId::NOBODY),
+            // It serves in a round trip, most often: as a slice that is on its way.
+            _ if self.shared.is_newborn(key.hash(), self.now()) => Route::Moving(NO_MOVE),
             _ => route,
         }
     }

@@ -22,6 +22,9 @@ use mbal_wire::Gone;
 
 use crate::time::Now;
 
+/// No coordinator gives a move that number: what is on its way by it comes by itself.
+pub(crate) const NO_MOVE: MoveId = MoveId(0);
+
 /// Where a key is that another server's, or nobody's, route leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whereabouts {

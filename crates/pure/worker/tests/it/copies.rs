@@ -948,9 +948,9 @@ fn a_cachelet_that_begins_empty_serves_when_all_have_fenced_off_its_copies() {
     let (mut net, key) = hot(HotMode::Atomic);
     assert_eq!(net.send(2, &format!("mg {key} v\r\n")), "VA 1\r\na\r\n", "by its copy");
     net.first_is_dead();
-    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), NO_ROUTE, "nobody is asked yet");
-    net.pass(1);
-    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+    let told = net.send(1, &format!("ms {key} 1\r\nb\r\n"));
+    assert_eq!(told, "", "nobody is asked yet");
+    assert_eq!(net.waited(1, told), "HD\r\n");
     assert_eq!(net.send(2, &format!("mg {key} v\r\n")), "VA 1\r\nb\r\n");
     // Its own copy is fenced off, too: it may give the cachelet away.
     assert_eq!(copies(&net), BTreeMap::new());
@@ -961,15 +961,19 @@ fn a_cachelet_that_begins_empty_waits_for_leases_of_who_is_silent() {
     let (mut net, key) = hot(HotMode::Atomic);
     net.silent = BTreeSet::from([(1, 2), (2, 1)]);
     net.first_is_dead();
-    for _ in 0..9 {
-        net.pass(100);
-        assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), NO_ROUTE);
-    }
+    let write = format!("ms {key} 1\r\nb\r\n");
+    assert_eq!(net.send(1, &write), "");
+    net.pass(900);
+    assert_eq!(net.replies[1], "");
+    // Nobody waits longer than for a slice that moves.
+    net.pass(110);
+    assert_eq!(std::mem::take(&mut net.replies[1]), NO_ROUTE);
+    assert_eq!(net.send(1, &write), "");
     net.silent.remove(&(1, 2));
     net.silent.remove(&(2, 1));
     // It is asked again when the first word has not been answered within the link's timeout.
     net.pass(200);
-    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+    assert_eq!(std::mem::take(&mut net.replies[1]), "HD\r\n");
     let (mut net, key) = hot(HotMode::Atomic);
     net.silent = BTreeSet::from([(1, 2), (2, 1)]);
     net.first_is_dead();
@@ -983,10 +987,10 @@ fn a_link_that_comes_up_is_asked_at_once() {
     net.event(1, Event::LinkBroken { server: id_of(2) });
     net.first_is_dead();
     net.pass(300);
-    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), NO_ROUTE);
+    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "");
     net.event(1, Event::LinkUp { server: id_of(2), credits: CREDITS });
-    net.pass(1);
-    assert_eq!(net.send(1, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+    net.pass(25);
+    assert_eq!(std::mem::take(&mut net.replies[1]), "HD\r\n");
 }
 
 /// A later owner of the key asks it for no fence: it is not in the map any more.
