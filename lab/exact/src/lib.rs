@@ -42,7 +42,7 @@ pub enum Refused {
     OutOfSteps,
 }
 
-/// The cheapest permitted placement. Starts from [`search`]'s, so it is never worse.
+/// The cheapest permitted placement. Starts from [`search()`]'s, so it is never worse.
 pub fn solve(model: &Model, steps_max: u64) -> Result<Proven, Refused> {
     if model.balls.len() > BALLS_MAX {
         return Err(Refused::TooManyBalls);
