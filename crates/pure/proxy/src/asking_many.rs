@@ -5,7 +5,6 @@ use mbal_wire::{Get, ReplyKind, Request, next_word};
 
 use crate::backend::Backend;
 use crate::client::Rest;
-use crate::encode;
 use crate::expect::Expect;
 use crate::inflight::{Hide, InFlight, Who};
 use crate::merge::{Found, Merge, Place};
@@ -207,7 +206,7 @@ impl Proxy {
     fn begin_part(&mut self, client: u32, number: u32, get: &Get<'_>, part: usize, merge: &Merge) {
         let (conn, renamed) = merge.part(part);
         let upstreams = &mut self.backend.upstreams;
-        encode::push_get(upstreams.filled_out(conn, &mut self.ledger.spare), get);
+        get.push_head(upstreams.filled_out(conn, &mut self.ledger.spare));
         let keys = u16::try_from(merge.keys_of(part)).unwrap_or(u16::MAX);
         let who = Who::Part { client, number, part: part as u8, keys };
         let (kind, hide, writes) = (ReplyKind::Values, Hide::Nothing, false);

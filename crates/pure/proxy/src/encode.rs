@@ -1,7 +1,7 @@
 //! Requests as an upstream gets them: without what would keep it from answering, the key by the name that it has there.
 
 use mbal_wire::{
-    BINARY_REQUEST, Chunk, Direction, Frame, Get, Meta, Request, Storage, Verb, base64_encode,
+    BINARY_REQUEST, Chunk, Direction, Frame, Meta, Request, Storage, Verb, base64_encode,
     binary_delete, push_i64, push_u64,
 };
 
@@ -9,7 +9,7 @@ use mbal_wire::{
 pub(crate) fn push(out: &mut Vec<u8>, request: &Request<'_>, key: &[u8]) {
     match request {
         Request::Get(get) => {
-            push_get(out, get);
+            get.push_head(out);
             out.extend_from_slice(key);
         }
         Request::Store(storage) => return push_store(out, storage, key),
@@ -47,17 +47,6 @@ pub(crate) fn push(out: &mut Vec<u8>, request: &Request<'_>, key: &[u8]) {
         _ => unreachable!("it has a key"),
     }
     out.extend_from_slice(b"\r\n");
-}
-
-/// Appends a `get` up to its keys.
-#[inline]
-pub(crate) fn push_get(out: &mut Vec<u8>, get: &Get<'_>) {
-    let Some(exptime) = get.touch else {
-        return out.extend_from_slice(if get.cas { b"gets " } else { b"get " });
-    };
-    out.extend_from_slice(if get.cas { b"gats " } else { b"gat " });
-    push_i64(out, i64::from(exptime));
-    out.push(b' ');
 }
 
 fn push_store(out: &mut Vec<u8>, storage: &Storage<'_>, key: &[u8]) {

@@ -4,6 +4,7 @@ use mbal_model::{MapVersion, ReplicaVersion, item_bytes};
 
 use crate::binary::{Binary, Command};
 use crate::meta::Meta;
+use crate::number::push_i64;
 use crate::words::{Tokens, next_word};
 
 /// What came of looking at the input.
@@ -126,6 +127,20 @@ pub struct Get<'a> {
 pub const DISCOVERY_KEY: &[u8] = b"AmazonElastiCache:cluster";
 
 impl<'a> Get<'a> {
+    /// It is no longer than this before its keys.
+    pub const HEAD_BYTES_MAX: usize = b"gats -2147483648 ".len();
+
+    /// Appends it up to its keys.
+    #[inline]
+    pub fn push_head(&self, out: &mut Vec<u8>) {
+        let Some(exptime) = self.touch else {
+            return out.extend_from_slice(if self.cas { b"gets " } else { b"get " });
+        };
+        out.extend_from_slice(if self.cas { b"gats " } else { b"gat " });
+        push_i64(out, i64::from(exptime));
+        out.push(b' ');
+    }
+
     /// True if it may be a client that looks for the servers of the cluster.
     #[inline]
     pub fn discovers(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use mbal_cachelet::{Ahead, Full, Miss, View};
 use mbal_model::{KEY_BYTES_MAX, Key, item_bytes, size_class};
-use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_i64, push_u64, push_value};
+use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_value};
 
 use crate::commands::change::{Change, Changed, New, Removed, Sum};
 use crate::commands::discovery;
@@ -368,22 +368,9 @@ pub(crate) fn any_too_long(mut keys: &[u8]) -> bool {
 
 /// The request for `keys` that goes on where `get` stopped.
 pub(crate) fn get_again(get: &Get<'_>, keys: &[u8]) -> Vec<u8> {
-    let mut again = Vec::with_capacity(GET_BYTES_MAX + keys.len() + b"\r\n".len());
-    push_get(&mut again, get);
+    let mut again = Vec::with_capacity(Get::HEAD_BYTES_MAX + keys.len() + b"\r\n".len());
+    get.push_head(&mut again);
     again.extend_from_slice(keys);
     again.extend_from_slice(b"\r\n");
     again
-}
-
-/// A `get` is no longer than this before its keys.
-pub(crate) const GET_BYTES_MAX: usize = b"gats -2147483648 ".len();
-
-/// Appends a `get` up to its keys.
-pub(crate) fn push_get(out: &mut Vec<u8>, get: &Get<'_>) {
-    let Some(exptime) = get.touch else {
-        return out.extend_from_slice(if get.cas { b"gets " } else { b"get " });
-    };
-    out.extend_from_slice(if get.cas { b"gats " } else { b"gat " });
-    push_i64(out, i64::from(exptime));
-    out.push(b' ');
 }

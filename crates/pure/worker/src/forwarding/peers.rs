@@ -3,7 +3,7 @@
 use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{Admin, Binary, Command, Get, Request, binary_delete, next_word, words_of};
 
-use crate::commands::classic::{BAD_FORMAT, GET_BYTES_MAX, any_too_long, get_again, push_get};
+use crate::commands::classic::{BAD_FORMAT, any_too_long, get_again};
 use crate::commands::turn::Then;
 use crate::copies::{HotMode, get_copy, read_elsewhere};
 use crate::forwarding::links::Credit;
@@ -12,7 +12,7 @@ use crate::forwarding::unreachable::{END, Lost};
 use crate::ids::{Client, Ticket};
 use crate::moving::moves::{Owning, Whereabouts};
 use crate::sessions::batch::Batch;
-use crate::sessions::gather::{Gather, Source, Wanted};
+use crate::sessions::gather::{Gather, Source, WantedKey};
 use crate::sessions::job::{GROUP, Job};
 use crate::sessions::session::{Pause, Session};
 use crate::sessions::slots::Sent;
@@ -206,8 +206,8 @@ impl Batch<'_> {
         if keys_allowed == 0 {
             return Some(Then::Wait(Pause::Window));
         }
-        let mut asked: Vec<Asked> = Vec::new();
-        let mut wanted: Vec<Wanted> = Vec::with_capacity(GATHER_KEYS_MAX);
+        let mut asked: Vec<GetPart> = Vec::new();
+        let mut wanted: Vec<WantedKey> = Vec::with_capacity(GATHER_KEYS_MAX);
         // Those that are not answered by copies, and their sources.
         let mut keys = [None; GATHER_KEYS_MAX];
         let mut to_come = 0;
@@ -228,7 +228,7 @@ impl Batch<'_> {
                 others = [None; GROUP];
             }
             let start = (word.as_ptr().addr() - get.keys.as_ptr().addr()) as u32;
-            let from = |source| Wanted { start, bytes: word.len() as u8, source };
+            let from = |source| WantedKey { start, bytes: word.len() as u8, source };
             if !is_here && self.gather_copy(session, get, &key) {
                 wanted.push(from(COPIED));
                 rest = tail;
@@ -252,7 +252,7 @@ impl Batch<'_> {
                     let known = asked.iter().position(|one| one.owning == owning);
                     let place = known.unwrap_or_else(|| {
                         let room = self.room(session, owning.server);
-                        asked.push(Asked { owning, keys: 0, key_bytes: 0, room });
+                        asked.push(GetPart { owning, keys: 0, key_bytes: 0, room });
                         asked.len() - 1
                     });
                     let one = &mut asked[place];
@@ -276,7 +276,7 @@ impl Batch<'_> {
             return None;
         }
         // A server may be two sources: what it has got by a move of late is asked for apart.
-        let spent = |one: &&Asked| {
+        let spent = |one: &&GetPart| {
             let of_it = asked.iter().filter(|other| other.owning.server == one.owning.server);
             !self.links.has_credits(one.owning.server, of_it.count()) || one.room == 0
         };
@@ -320,8 +320,9 @@ impl Batch<'_> {
                 self.turn.on.counters.get_unreachable.add(one.keys as u64);
                 continue;
             }
-            let mut request = Vec::with_capacity(GET_BYTES_MAX + one.key_bytes + b"\r\n".len());
-            push_get(&mut request, get);
+            let mut request =
+                Vec::with_capacity(Get::HEAD_BYTES_MAX + one.key_bytes + b"\r\n".len());
+            get.push_head(&mut request);
             for key in keys_of(at + 1) {
                 request.extend_from_slice(key.bytes());
                 request.push(b' ');
@@ -368,7 +369,7 @@ impl Batch<'_> {
 }
 
 /// A source of a `get`'s values, and what it is asked for.
-struct Asked {
+struct GetPart {
     owning: Owning,
     keys: usize,
     /// With a blank behind each.

@@ -9,7 +9,7 @@ use crate::forwarding::unreachable::END;
 pub(crate) struct Gather {
     /// The keys as they came.
     pub keys: Vec<u8>,
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<WantedKey>,
     /// The first is this server, whose reply is there from the start.
     pub sources: Vec<Source>,
     /// Not the first part of its `get`.
@@ -22,7 +22,7 @@ pub(crate) struct Gather {
 
 /// A key, where it stands among all, and which source serves it.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedKey {
     pub start: u32,
     pub bytes: u8,
     pub source: u8,
@@ -36,7 +36,7 @@ pub(crate) struct Source {
     pub reply: Option<Vec<u8>>,
 }
 
-impl Wanted {
+impl WantedKey {
     #[inline]
     fn of<'k>(&self, keys: &'k [u8]) -> &'k [u8] {
         &keys[self.start as usize..][..usize::from(self.bytes)]
