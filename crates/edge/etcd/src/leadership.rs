@@ -37,8 +37,8 @@ impl Leadership {
         &self.etcd
     }
 
-    pub fn ask(&self, question: Request) -> Result<Response, Failed> {
-        match question {
+    pub fn ask(&self, request: Request) -> Result<Response, Failed> {
+        match request {
             Request::Look => {
                 let body = json!({ "success": [self.get_leader(), self.get_state(true)] });
                 let txn: Txn = self.etcd.post("/v3/kv/txn", &body, ANSWERS_WITHIN)?;

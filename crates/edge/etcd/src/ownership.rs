@@ -30,8 +30,8 @@ impl OwnKey {
 
     /// # Panics
     /// If coordinators are to be asked.
-    pub fn ask(&self, question: OwnerRequest, terms: Terms) -> Result<OwnerResponse, Failed> {
-        match question {
+    pub fn ask(&self, request: OwnerRequest, terms: Terms) -> Result<OwnerResponse, Failed> {
+        match request {
             OwnerRequest::Grant => {
                 let (lease, _) = self.etcd.grant(terms.key_lasts().as_secs())?;
                 Ok(OwnerResponse::Granted { lease })

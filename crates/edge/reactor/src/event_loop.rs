@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mbal_worker::{Action, Actions, Background, ConnId, Event, Sender};
 
 use crate::conn::Conn;
-use crate::core_demand::{Wanted, Wish};
+use crate::core_demand::{CoreTime, Wish};
 use crate::guest::Guest;
 use crate::letters::{Letter, LinkNote, MigratorNote, Post, Request};
 use crate::listening::{ListeningSockets, RETRY_NS};
@@ -305,7 +305,7 @@ impl EventLoop {
             known_ns += busy_ns;
             if next_wish <= now {
                 // Who is kept from the core inside of the wait, as by a quota, would look idle.
-                let Wanted { ran, waited } = wish.since().unwrap_or_default();
+                let CoreTime { ran, waited } = wish.since().unwrap_or_default();
                 let busy_ns = (ran + waited).saturating_sub(known_ns);
                 let unseen = Event::Unseen { busy_ns, delay_ns: busy_ns.min(waited), ran_ns: ran };
                 handle(now, unseen, &mut self.actions);

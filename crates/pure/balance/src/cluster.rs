@@ -24,7 +24,7 @@ use crate::evening::{Field, Rules, too_heavy};
 use crate::fill::fill;
 use crate::gate::Gate;
 use crate::pace::Pace;
-use crate::remedies::{Pending, Remedies, Taken, rounded};
+use crate::remedies::{PendingRemedy, Remedies, TakenCachelet, rounded};
 use crate::rest::Size;
 use crate::shares::{Shares, quotient};
 use crate::steps::apply;
@@ -159,8 +159,9 @@ impl ClusterPlanner {
         let takers: BTreeSet<ServerId> = board.takers().collect();
         let (mut heavy, mut in_vain, mut is_short) = (Vec::new(), BTreeSet::new(), false);
         let mut plans = Vec::new();
-        let part =
-            |(at, one): (&Owner, &mut Pending)| std::mem::take(&mut one.is_part).then_some(*at);
+        let part = |(at, one): (&Owner, &mut PendingRemedy)| {
+            std::mem::take(&mut one.is_part).then_some(*at)
+        };
         let parts: Vec<Owner> = self.remedies.pending.iter_mut().filter_map(part).collect();
         for &source in &sources {
             let at = field.workers()[source].at;
@@ -322,7 +323,8 @@ impl ClusterPlanner {
                 *gives += usize::from(begun);
                 let [seen, load, fixed] = [seen, load, fixed].map(rounded);
                 let work_per_key = self.shares.work_per_key();
-                let fresh = Pending { seen, load, fixed, work_per_key, ..Pending::default() };
+                let fresh =
+                    PendingRemedy { seen, load, fixed, work_per_key, ..PendingRemedy::default() };
                 if !begun {
                     if let Some(pending) = self.remedies.pending.get_mut(&at) {
                         pending.is_part = true;
@@ -336,7 +338,7 @@ impl ClusterPlanner {
                     let taker_had = help.had.get(&step.to).copied().unwrap_or(0.0);
                     let [relief, taker_had] = [relief, taker_had].map(rounded);
                     let one = Relief { step, relief, taker_had };
-                    pending.taken.push(Taken { one, arrived: None });
+                    pending.taken.push(TakenCachelet { one, arrived: None });
                 }
             }
         }
@@ -381,7 +383,7 @@ impl ClusterPlanner {
                 worker.map_or(0.0, quotient) * dearer
             };
             // A taker that others burden, too, is not this remedy's fault.
-            let is_own = |one: &&Taken| {
+            let is_own = |one: &&TakenCachelet| {
                 let Relief { step, taker_had, .. } = one.one;
                 let share = self.shares.share(step.cachelet);
                 now_of(step.to) <= taker_had + FAULT_MAX * share.max(SHOWN_LEAST)

@@ -13,7 +13,7 @@ const JUDGED_MAX: usize = 16;
 
 #[derive(Default)]
 pub(crate) struct Remedies {
-    pub pending: BTreeMap<Owner, Pending>,
+    pub pending: BTreeMap<Owner, PendingRemedy>,
     /// The newest last.
     judged: VecDeque<Remedy>,
     /// What was saved has been read.
@@ -22,8 +22,8 @@ pub(crate) struct Remedies {
 
 /// A remedy for one worker: what was seen, what it takes, what has shown of it.
 #[derive(Default)]
-pub(crate) struct Pending {
-    pub taken: Vec<Taken>,
+pub(crate) struct PendingRemedy {
+    pub taken: Vec<TakenCachelet>,
     /// The worker's share of the work / share of the capacity.
     pub seen: f64,
     /// Of its time: all that it did, and of that what stays with its connections.
@@ -35,17 +35,17 @@ pub(crate) struct Pending {
     pub is_part: bool,
 }
 
-pub(crate) struct Taken {
+pub(crate) struct TakenCachelet {
     pub one: Relief,
     /// In which epoch that was seen.
     pub arrived: Option<u64>,
 }
 
-impl Pending {
+impl PendingRemedy {
     fn told(&self, at: Owner) -> Remedy {
         let moves: Vec<Relief> = self.taken.iter().map(|taken| taken.one).collect();
         let all: f64 = moves.iter().map(|one| one.relief).sum();
-        let Pending { seen, load, fixed, .. } = *self;
+        let PendingRemedy { seen, load, fixed, .. } = *self;
         let expected = rounded(seen - all);
         Remedy { at, seen, expected, load, fixed, moves, came: None, vain: 0 }
     }
@@ -74,8 +74,10 @@ impl Remedies {
                 continue;
             }
             let Remedy { at, seen, load, fixed, ref moves, .. } = *remedy;
-            let taken = moves.iter().map(|one| Taken { one: *one, arrived: None }).collect();
-            self.pending.insert(at, Pending { taken, seen, load, fixed, ..Pending::default() });
+            let taken =
+                moves.iter().map(|one| TakenCachelet { one: *one, arrived: None }).collect();
+            self.pending
+                .insert(at, PendingRemedy { taken, seen, load, fixed, ..PendingRemedy::default() });
         }
         saved.iter().flat_map(|one| &one.moves).map(|one| one.step.cachelet).collect()
     }

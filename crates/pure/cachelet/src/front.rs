@@ -44,7 +44,7 @@ struct Work {
 
 /// What has been done for a cachelet's sake since it was born.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Caused {
+pub struct CacheletWork {
     /// For clients that know the workers: it goes where the cachelet goes.
     pub followed: u64,
     /// For other servers, whose links stay with their workers: it leaves when the cachelet leaves the server.
@@ -126,9 +126,9 @@ impl Front {
         self.work.linked.store(self.work.linked.load(Relaxed) + work, Relaxed);
     }
 
-    pub fn work(&self) -> Caused {
+    pub fn work(&self) -> CacheletWork {
         let Work { followed, linked } = &self.work;
-        Caused { followed: followed.load(Relaxed), linked: linked.load(Relaxed) }
+        CacheletWork { followed: followed.load(Relaxed), linked: linked.load(Relaxed) }
     }
 
     /// The upper part of the cas that it gives.

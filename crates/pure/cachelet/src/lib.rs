@@ -91,7 +91,7 @@ pub use arriving::{Arriving, Due};
 pub use cachelets::Cachelets;
 pub use chosen::AgeThresholds;
 pub use classes::{ClassStats, Classes};
-pub use front::Caused;
+pub use front::CacheletWork;
 pub use importing::{Crowded, ImportStep};
 pub use item::ITEM_OVERHEAD_BYTES;
 pub use leaving::Cursor;

@@ -8,7 +8,7 @@ use mbal_model::{Elsewhere, Prefix, Route, Seconds, ServerId, WorkerId};
 
 use crate::cachelet::Cachelet;
 use crate::cachelets::Cachelets;
-use crate::front::{Caused, Front};
+use crate::front::{CacheletWork, Front};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
 use crate::slots::Leaving;
@@ -20,7 +20,7 @@ pub struct Held {
     pub prefix: Prefix,
     pub owner: WorkerId,
     /// Counted by [`Cachelets::count_work`] and [`Cachelets::count_linked`].
-    pub work: Caused,
+    pub work: CacheletWork,
     /// Of pages, which go where the cachelet goes.
     pub bytes: u64,
 }

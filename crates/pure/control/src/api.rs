@@ -216,12 +216,13 @@ pub struct RemedyReport {
     pub is_inside: bool,
     /// What the worker had when it was judged; nothing while it is pending.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub came: Option<(f64, Judged)>,
+    pub came: Option<(f64, CameReport)>,
 }
 
+/// What came of a remedy, as the API says it: see [`mbal_model::Came`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Judged {
+pub enum CameReport {
     True,
     Short,
     Worse,

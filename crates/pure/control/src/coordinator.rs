@@ -96,9 +96,9 @@ impl Coordinator {
     }
 
     /// One transaction. A refusal changes nothing but what is known of heartbeats.
-    pub fn handle(&mut self, now: Instant, ask: Request) -> Done {
+    pub fn handle(&mut self, now: Instant, request: Request) -> Done {
         let before = self.ledger.begin(now);
-        let answer = ask.check().and_then(|()| self.answer(ask));
+        let answer = request.check().and_then(|()| self.answer(request));
         let (said, is_pressing) = self.ledger.end();
         if answer.is_err() {
             self.ledger.restore(before);
@@ -113,10 +113,10 @@ impl Coordinator {
         Done { before, answer, said, is_pressing }
     }
 
-    fn answer(&mut self, ask: Request) -> Result<Response, Refusal> {
+    fn answer(&mut self, request: Request) -> Result<Response, Refusal> {
         let (ledger, balanced) = (&mut self.ledger, &mut self.balanced);
         let done = |()| Response::Done;
-        let answer = match ask {
+        let answer = match request {
             Request::Register(call) => Response::Registered(self.register(call)?),
             Request::Heartbeat(server, heard) => Response::News(self.heartbeat(server, heard)?),
             Request::Leave(server, incarnation) => self.leave(server, incarnation).map(done)?,

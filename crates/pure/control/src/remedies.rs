@@ -3,7 +3,7 @@
 
 use mbal_model::{Came, ClusterPlan, MoveId, Owner, Remedy, ServerId};
 
-use crate::api::{BalanceMode, Judged, MoveDecision, RemedyReport};
+use crate::api::{BalanceMode, CameReport, MoveDecision, RemedyReport};
 use crate::ledger::Ledger;
 use crate::moves;
 
@@ -133,9 +133,9 @@ impl RemedyReport {
             None => format!("{begin} to leave it {expected:.2}"),
             Some((now, judged)) => {
                 let judged = match judged {
-                    Judged::True => "it came true",
-                    Judged::Short => "less than expected, so it is tried less often",
-                    Judged::Worse => "worse, so it goes back",
+                    CameReport::True => "it came true",
+                    CameReport::Short => "less than expected, so it is tried less often",
+                    CameReport::Worse => "worse, so it goes back",
                 };
                 format!("{begin} were to leave it {expected:.2}, {now:.2} came: {judged}")
             }
@@ -143,22 +143,22 @@ impl RemedyReport {
     }
 }
 
-impl From<Judged> for Came {
-    fn from(judged: Judged) -> Came {
+impl From<CameReport> for Came {
+    fn from(judged: CameReport) -> Came {
         match judged {
-            Judged::True => Came::True,
-            Judged::Short => Came::Short,
-            Judged::Worse => Came::Worse,
+            CameReport::True => Came::True,
+            CameReport::Short => Came::Short,
+            CameReport::Worse => Came::Worse,
         }
     }
 }
 
-impl From<Came> for Judged {
-    fn from(came: Came) -> Judged {
+impl From<Came> for CameReport {
+    fn from(came: Came) -> CameReport {
         match came {
-            Came::True => Judged::True,
-            Came::Short => Judged::Short,
-            Came::Worse => Judged::Worse,
+            Came::True => CameReport::True,
+            Came::Short => CameReport::Short,
+            Came::Worse => CameReport::Worse,
         }
     }
 }

@@ -10,7 +10,7 @@ use mbal_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::api::{
-    AutoscaleConfig, BalanceMode, HotMode, Incarnation, Judged, MoveDecision, Scaling,
+    AutoscaleConfig, BalanceMode, CameReport, HotMode, Incarnation, MoveDecision, Scaling,
 };
 use crate::state::{Member, Move, State, addresses};
 
@@ -200,7 +200,7 @@ struct SavedRemedy {
     fixed: f64,
     moves: Vec<SavedRelief>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    came: Option<(f64, Judged)>,
+    came: Option<(f64, CameReport)>,
     #[serde(default, skip_serializing_if = "none_yet")]
     vain: u32,
 }

@@ -24,7 +24,7 @@ use crate::observing::counters::Counters;
 use crate::observing::distances::Shown;
 use crate::observing::latency::ByClass;
 use crate::observing::log;
-use crate::observing::waiting::Waiting;
+use crate::observing::waiting::WaitEstimate;
 use crate::sessions::datagram::LateDatagrams;
 use crate::sessions::run::{Ended, go_on_walking, received, run_pending};
 use crate::sessions::session::{Session, Wait};
@@ -52,7 +52,7 @@ pub enum Background {
 /// What is measured of a wake-up as a whole.
 #[derive(Default)]
 struct WakeUp {
-    waiting: Waiting,
+    waiting: WaitEstimate,
     /// What had been served when the timed one began.
     served: ByClass,
 }

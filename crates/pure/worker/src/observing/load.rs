@@ -5,7 +5,7 @@
 //! they cost; the others' cost stays with their connections. What other servers ask goes where the cachelet
 //! goes, but only from server to server: their links end at workers that chance has chosen.
 
-use mbal_cachelet::{Caused, Held, Store};
+use mbal_cachelet::{CacheletWork, Held, Store};
 use mbal_model::{CacheletLoad, Owner, Reading, ServerId, Service, Snapshot, WorkerId, WorkerLoad};
 
 use crate::observing::counters::Counters;
@@ -116,7 +116,7 @@ impl Tallies {
             // The lower half of a split goes on with the count of the whole.
             let first = now.prefix.first();
             let then = before.cachelets.binary_search_by_key(&first, |held| held.prefix.first());
-            let then = then.map_or(Caused::default(), |at| before.cachelets[at].work);
+            let then = then.map_or(CacheletWork::default(), |at| before.cachelets[at].work);
             // Two owners that count at once may lose some.
             let followed = now.work.followed.saturating_sub(then.followed) as f64;
             (followed, now.work.linked.saturating_sub(then.linked) as f64)

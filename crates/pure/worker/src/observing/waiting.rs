@@ -12,14 +12,14 @@ use crate::observing::counters::Counters;
 
 /// What has been counted of a worker's turns when it was told last how long something took.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitEstimate {
     turns: u64,
     /// Of wake-ups after a sleep: turns beside each one's first, and turns² − 1.
     others: u64,
     pairs: u64,
 }
 
-impl Waiting {
+impl WaitEstimate {
     /// A wake-up is over that took `busy_ns`. What was ready had become so within `before_ns`, in which the loop served others: 0 if it slept.
     #[inline]
     pub fn rests(&mut self, counters: &Counters, busy_ns: u64, before_ns: u64) {
@@ -55,7 +55,7 @@ mod tests {
 
     /// What stood after wake-ups of so many turns, ns, and ns before.
     fn waited(wakeups: &[(u64, u64, u64)], delay_ns: u64) -> u64 {
-        let (counters, mut waiting) = (Counters::default(), Waiting::default());
+        let (counters, mut waiting) = (Counters::default(), WaitEstimate::default());
         for &(turns, busy_ns, before_ns) in wakeups {
             counters.turns.add(turns);
             waiting.rests(&counters, busy_ns, before_ns);
