@@ -29,16 +29,19 @@ impl Proxy {
         self.sessions.bound_kept(bytes.len(), &mut self.ledger);
         let this = self.backend.upstreams.conn_mut(conn);
         this.heard(self.ledger.now);
-        let input = &mut this.input;
-        if input.bytes.is_empty() {
+        if this.input.bytes.is_empty() {
             let used = self.take_replies(conn, bytes);
             if used < bytes.len() {
                 let mut input = self.ledger.spare.take();
                 input.extend_from_slice(&bytes[used..]);
-                self.backend.upstreams.conn_mut(conn).input.bytes = input;
+                let this = self.backend.upstreams.conn_mut(conn);
+                this.input.bytes = input;
+                this.heard_in_part();
             }
             return;
         }
+        this.heard_in_part();
+        let input = &mut this.input;
         input.bytes.extend_from_slice(bytes);
         if input.bytes.len() < input.need {
             return;

@@ -45,6 +45,8 @@ pub(crate) struct Conn {
     pub has_answered: bool,
     /// When it came up, or said something since.
     heard_at: Instant,
+    /// Part of a reply has come, the last one included: the replies behind it could not come before.
+    in_part_at: Instant,
     /// When it came up.
     up_since: Instant,
     /// Some of its keys were asked of other servers of its cluster.
@@ -78,6 +80,7 @@ impl Conn {
             state: State::Closed { retry_at: Instant::ZERO },
             has_answered: false,
             heard_at: Instant::ZERO,
+            in_part_at: Instant::ZERO,
             up_since: Instant::ZERO,
             is_stood_for: false,
             sent: 0,
@@ -198,11 +201,11 @@ impl Conn {
         self.asked_before = self.asked_in_all();
     }
 
-    /// When the upstream is to say something: it has been asked since then, or a reply of it is coming in.
+    /// When the upstream is to say something: it has been asked since then, or part of a reply has come. It never goes back.
     #[inline]
     pub fn waits_since(&self) -> Option<Instant> {
         let asked_at = self.asked.front()?.at;
-        Some(if self.input.bytes.is_empty() { asked_at } else { asked_at.max(self.heard_at) })
+        Some(asked_at.max(self.in_part_at))
     }
 
     /// A write may be executed at any moment.
@@ -238,6 +241,11 @@ impl Conn {
     pub fn heard(&mut self, now: Instant) {
         self.gathering.heard(now.as_nanos());
         self.heard_at = now;
+    }
+
+    /// It was a part of a reply.
+    pub fn heard_in_part(&mut self) {
+        self.in_part_at = self.heard_at;
     }
 
     /// The next reply is this one's.

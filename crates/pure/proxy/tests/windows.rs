@@ -159,6 +159,24 @@ fn a_reply_that_is_coming_in_is_not_late() {
     world.hears(client, "VALUE a 0 3\r\nxyz\r\nEND\r\n");
 }
 
+/// The proxy looked at the connection while the first reply was coming in, and is to look again when the second is late.
+#[test]
+fn a_reply_behind_one_that_took_long_has_its_time() {
+    let mut world = World::new(settings(1));
+    let (first, second) = (world.client(), world.client());
+    world.says(first, "get a\r\n");
+    world.says(second, "get b\r\n");
+    for part in ["VALUE a 0 3\r\n", "xy", "z\r\nEND\r\n"] {
+        world.wait(60 * MS);
+        world.replies(0, part);
+    }
+    world.wait(60 * MS);
+    world.hears(first, "VALUE a 0 3\r\nxyz\r\nEND\r\n");
+    world.hears(second, "");
+    world.wait(60 * MS);
+    world.hears(second, "SERVER_ERROR upstream timed out\r\n");
+}
+
 /// Clients that take what they take when they do, and go when they go; each hears what one server would have told it.
 #[test]
 fn whoever_takes_how_much_when_everybody_hears_all() {
