@@ -2,6 +2,8 @@
 //!
 //! The part shows only in who is busy: a quota does not stop a worker that has time left, nor do others that use its core. And the
 //! speed shows only in who has something to do: a worker that wakes up for each request seems slow, since its caches have gone cold.
+//! What is asked makes all workers seem faster or slower, by factors: full batches and hot keys are cheap. So speeds are compared
+//! among those who show one in the same epoch, and who shows one alone shows nothing.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +27,10 @@ const SPARE: f64 = 1.5;
 pub(crate) struct Capacities {
     /// Work for each load.
     rates: BTreeMap<Owner, f64>,
+    /// By those of the others: 1 is usual.
     speeds: BTreeMap<Owner, f64>,
+    /// Work in a second that a worker of speed 1 ran, in the last epoch that showed it.
+    usual_speed: Option<f64>,
     parts: BTreeMap<Owner, f64>,
     /// What all of that comes to.
     all: BTreeMap<Owner, f64>,
@@ -41,6 +46,7 @@ impl Capacities {
     ) {
         // An epoch in which others took the core says little: who is new begins with what the others have shown.
         let mean_part = mean(self.parts.values());
+        let mut shown = Vec::new();
         for worker in workers.clone() {
             let (at, service, load) = (worker.at, worker.service, worker.load());
             if service.capacity <= 0.0 || load <= 0.0 {
@@ -57,31 +63,26 @@ impl Capacities {
             };
             let is_busy = !is_told || load >= PART_LOAD;
             learn(&mut self.rates, at, service.capacity, weight, is_told && !moves(at));
-            if is_busy || service.keys >= SPEED_KEYS || self.speeds.contains_key(&at) {
-                learn(&mut self.speeds, at, service.capacity / part, weight, false);
+            if is_busy || service.keys >= SPEED_KEYS {
+                shown.push((at, service.capacity / part, weight));
             }
             if is_busy {
                 self.parts.entry(at).or_insert(mean_part.unwrap_or(part));
                 learn(&mut self.parts, at, part, weight, false);
             }
         }
-        let done = |one: &WorkerLoad| one.load() * self.rate(one.at);
-        let most_done = workers.clone().map(done).fold(0.0, f64::max);
-        let present = || workers.clone().map(|one| one.at);
-        let least = |of: &BTreeMap<Owner, f64>| {
-            present().filter_map(|at| of.get(&at).copied()).reduce(f64::min)
-        };
+        self.compare(&shown);
         let usual_part = mean(self.parts.values()).unwrap_or(1.0);
-        let presumed = least(&self.speeds).unwrap_or(SPARE * most_done / usual_part);
         let capacity = |one: &WorkerLoad| {
-            let speed = self.speeds.get(&one.at).copied();
-            let all = speed.unwrap_or(presumed);
-            match (self.parts.get(&one.at), speed) {
-                (Some(part), _) => all * part,
-                // As good as others, or better if it does nearly as much and has time left.
-                (None, Some(_)) => (all * usual_part).max((SPARE * done(one)).min(all)),
-                (None, None) => (all * usual_part).max(SPARE * done(one)),
-            }
+            let speed = self.speed(one.at);
+            // As good as others, or better if it does nearly as much and has time left.
+            let does =
+                || self.usual_speed.map_or(0.0, |usual| one.load() * self.rate(one.at) / usual);
+            let part = self.parts.get(&one.at).copied();
+            part.map_or_else(
+                || (speed * usual_part).max((SPARE * does()).min(speed)),
+                |part| speed * part,
+            )
         };
         let all = workers.clone().map(|one| (one.at, capacity(one)));
         self.all = all.collect();
@@ -90,7 +91,25 @@ impl Capacities {
         }
     }
 
-    /// Work in a second.
+    /// Speeds that were shown in one epoch, and what each of them counts for.
+    fn compare(&mut self, shown: &[(Owner, f64, f64)]) {
+        let weights: f64 = shown.iter().map(|(_, _, weight)| weight).sum();
+        if weights <= 0.0 {
+            return;
+        }
+        let usual = |&(at, speed, weight): &(Owner, f64, f64)| weight * speed / self.speed(at);
+        let usual = shown.iter().map(usual).sum::<f64>() / weights;
+        for &(at, speed, weight) in shown {
+            learn(&mut self.speeds, at, speed / usual, weight, false);
+        }
+        self.usual_speed = Some(usual);
+    }
+
+    fn speed(&self, at: Owner) -> f64 {
+        self.speeds.get(&at).copied().unwrap_or(1.0)
+    }
+
+    /// Work in a second, of a worker of speed 1 that has a core.
     pub fn of(&self, at: Owner) -> f64 {
         self.all.get(&at).copied().filter(|one| *one > 0.0).unwrap_or(1.0)
     }
@@ -122,15 +141,15 @@ mod tests {
 
     use super::*;
 
-    /// Of a core of speed 1: the part of it that the worker gets, and its load.
-    fn worker(server: u16, part: f64, load: f64) -> WorkerLoad {
+    /// Of a core: the part of it that the worker gets, its load, and how fast what it is asked makes it seem.
+    fn worker(server: u16, part: f64, load: f64, seems: f64) -> WorkerLoad {
         let (cachelet, at) = (Prefix::nth(0, 1), ServerId(server));
         WorkerLoad {
             at: Owner { server: at, worker: WorkerId(0) },
             service: Service {
-                capacity: part,
+                capacity: part * seems,
                 part: Some(part),
-                keys: (100_000.0 * part * load) as u64,
+                keys: (100_000.0 * part * load * seems) as u64,
                 ..Service::default()
             },
             fixed: 0.0,
@@ -147,7 +166,7 @@ mod tests {
         let mut capacities = Capacities::default();
         let mut ratio = 0.0;
         for &((part, load), (other_part, other_load)) in epochs {
-            let all = [worker(1, part, load), worker(2, other_part, other_load)];
+            let all = [worker(1, part, load, 1.0), worker(2, other_part, other_load, 1.0)];
             capacities.observe(all.iter(), |_| false);
             ratio = capacities.of(all[1].at) / capacities.of(all[0].at);
         }
@@ -161,5 +180,22 @@ mod tests {
         assert_eq!(ratio(&[calm]), 1.0);
         assert_eq!(ratio(&[calm, starved]), 0.91);
         assert!(ratio(&[[calm].as_slice(), &[starved; 30]].concat()) < 0.2);
+    }
+
+    #[test]
+    fn who_is_asked_what_is_cheap_is_not_faster() {
+        let mut capacities = Capacities::default();
+        let even = [worker(1, 0.2, 1.0, 1.0), worker(2, 0.2, 1.0, 1.0)];
+        let hot = [worker(1, 0.2, 1.0, 3.0), worker(2, 0.2, 0.02, 0.5)];
+        for all in [[&even].as_slice(), &[&hot; 20]].concat() {
+            capacities.observe(all.iter(), |_| false);
+        }
+        let [one, other] = hot.map(|worker| capacities.of(worker.at));
+        assert_eq!(one, other);
+        // Both are asked that, and one does less of it.
+        let differ = [worker(1, 0.2, 1.0, 3.0), worker(2, 0.2, 1.0, 1.5)];
+        (0..40).for_each(|_| capacities.observe(differ.iter(), |_| false));
+        let [one, other] = differ.map(|worker| capacities.of(worker.at));
+        assert!((1.8..2.2).contains(&(one / other)), "{one} {other}");
     }
 }
