@@ -29,11 +29,17 @@ pub struct Args {
     /// Memory in Figures 6 and 8, in MiB: less than their keys need
     #[arg(long, default_value_t = 256)]
     small_mib: usize,
-    /// Millions of operations per thread and round
-    #[arg(long, default_value_t = 4)]
+    /// Millions of operations in a round, of all threads together
+    #[arg(long, default_value_t = 8)]
     millions: usize,
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Of values in Figure 8, in bytes
+    #[arg(long, value_delimiter = ',', default_values_t = [20, 32, 128, 512, 1024])]
+    values: Vec<usize>,
+    /// Figure 8 alone, without a page
+    #[arg(long)]
+    writes: bool,
 }
 
 type Text = [u8; 10];
@@ -356,7 +362,8 @@ fn measure(
     threads: usize,
     works: &[Work],
 ) -> Vec<Vec<f64>> {
-    let operations = args.millions * 1_000_000 / GROUP * GROUP;
+    // Of keys that are as many fewer: with as many each would ask for more of its own.
+    let operations = args.millions * 1_000_000 / threads / GROUP * GROUP;
     let barrier = Barrier::new(threads);
     let one = |thread: usize| {
         let mut access = table.access(thread);
@@ -424,7 +431,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     };
     let bytes = (args.gib * f64::from(1 << 30)) as usize;
     let small = args.small_mib << 20;
-    for system in LOCKED {
+    for system in LOCKED.into_iter().filter(|_| !args.writes) {
         for threads in [1, 2] {
             let works = [Work::Gets, Work::SingleGets, Work::Sets];
             series(5, system, bytes, (bytes / ROOM_BYTES) as u64, VALUE_BYTES, threads, &works);
@@ -432,13 +439,16 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
             series(6, system, small, keys as u64, VALUE_BYTES, threads, &[Work::Writes]);
         }
     }
-    for value_bytes in [32, 128, 512, 1024] {
+    for &value_bytes in &args.values {
         for system in [System::Mbal, System::Malloc] {
             for threads in [1, 2] {
                 let keys = 2 * small / (value_bytes + 30);
                 series(8, system, small, keys as u64, value_bytes, threads, &[Work::Writes]);
             }
         }
+    }
+    if args.writes {
+        return Ok(());
     }
     report(args, page, &all)
 }
