@@ -13,7 +13,7 @@ use mbal_model::{
 use mbal_random::Random;
 
 /// Keys a second of a worker of capacity 1.
-const KEYS: f64 = 20_000.0;
+pub const KEYS: f64 = 20_000.0;
 /// What a move takes of both its workers in an epoch: 0.3 of a fifth of a second.
 const MOVE_COST: f64 = 0.06;
 
