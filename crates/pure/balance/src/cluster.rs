@@ -59,9 +59,9 @@ const LIMITS_LEAST: f64 = 0.1;
 /// A worker gives so many at a time that take longer than half an epoch: its server's places are for its other workers, too.
 const LONG_MOVES_MAX: usize = 2;
 const LONG_SECONDS: f64 = 0.5;
-/// In which it has to be earned back, and what is known to last longer has longer.
+/// In which it has to be earned back. Always the same: a time that grew with the age of the load made moves worth their price one after the
+/// other, long after all had settled.
 const EARNED_SECONDS: f64 = 15.0;
-const EARNED_SECONDS_MAX: f64 = 40.0;
 
 /// Remembers from epoch to epoch what shares, cases and rest need; everything else it is given.
 #[derive(Default)]
@@ -279,12 +279,10 @@ impl ClusterPlanner {
             .iter()
             .map(|to| to.at.server != at.server && takers.contains(&to.at.server))
             .collect();
-        let seconds = EARNED_SECONDS + f64::from(self.shares.age()) / 4.0;
-        let seconds = seconds.min(EARNED_SECONDS_MAX);
         let before = &board.snapshot;
         let worker = before.workers.iter().find(|worker| worker.at == at);
         let (load, fixed) = worker.map_or((0.0, 0.0), |one| (one.load(), one.fixed));
-        let price = 3.0 * MOVE_COST / seconds / field.workers().len() as f64;
+        let price = 3.0 * MOVE_COST / EARNED_SECONDS / field.workers().len() as f64;
         let rules = Moves {
             may_take,
             price: price / limits(load),

@@ -27,6 +27,8 @@ pub struct Proposal {
 const LOAN_COST: f64 = 0.3;
 /// In which it has to be earned back.
 const EARNED_SECONDS: f64 = 20.0;
+/// Who has no more than this many times its part is left alone.
+const NEAR_BEST: f64 = 1.05;
 /// In one plan.
 const LOANS_MAX: usize = 64;
 
@@ -52,7 +54,7 @@ pub fn propose(question: &Question) -> Proposal {
     let rules = Lending { workers: field.workers().len() as f64 };
     let (mut moves, mut aside) = (Vec::new(), vec![false; field.workers().len()]);
     while moves.len() < LOANS_MAX {
-        let above = (0..aside.len()).filter(|&at| !aside[at] && field.quotient(at) > 1.0);
+        let above = (0..aside.len()).filter(|&at| !aside[at] && field.quotient(at) > NEAR_BEST);
         let worst = above.max_by(|&a, &b| field.quotient(a).total_cmp(&field.quotient(b)));
         let Some(worst) = worst else { break };
         match field.best_step(worst, &rules) {
@@ -135,4 +137,42 @@ impl Proposal {
 /// Of workers that can do as much.
 fn strain_of(quotients: &[f64]) -> f64 {
     quotients.iter().map(|quotient| quotient.powi(4)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use mbal_model::{Owner, ServerId, Service, Snapshot, WorkerId, WorkerLoad};
+
+    use super::*;
+
+    /// How many cachelets of a twenty-fifth of a worker's part each leave the first worker, which has so many.
+    fn lent(first: usize) -> usize {
+        let mut places = 0..50;
+        let mut worker = |at: usize, count: usize| WorkerLoad {
+            at: Owner { server: ServerId(1), worker: WorkerId(at as u16) },
+            service: Service { capacity: 1.0, ..Service::default() },
+            fixed: 0.0,
+            bytes_max: u64::MAX,
+            cachelets: (places.by_ref().take(count))
+                .map(|place| CacheletLoad {
+                    cachelet: Prefix::nth(place, 8),
+                    load: 0.04,
+                    bytes: 1,
+                    pinned: false,
+                })
+                .collect(),
+        };
+        let workers = vec![worker(0, first), worker(1, 50 - first)];
+        let demand = Reading {
+            snapshot: Snapshot { workers },
+            handable: vec![0.0; 2],
+            ..Reading::default()
+        };
+        propose(&Question { number: 1, demand }).moves.len()
+    }
+
+    #[test]
+    fn who_is_near_its_part_is_left_alone() {
+        assert_eq!([26, 27, 30].map(lent), [0, 1, 4]);
+    }
 }

@@ -365,6 +365,17 @@ rules! {
 }
 
 #[test]
+fn a_move_that_does_not_pay_at_once_does_not_pay_later() {
+    // What the light one would gain in 15 s is two thirds of what its way costs; the heavy one has no other place.
+    let mut cluster = Cluster::new(&[&[&[0.885, 0.012]], &[&[0.48]]]);
+    for epoch in 1..=120 {
+        let plan = cluster.epoch();
+        assert_eq!(steps(&plan), [], "epoch {epoch}");
+        assert!(epoch < 2 || plan.asking == [ServerId(0)], "it has a case");
+    }
+}
+
+#[test]
 fn a_server_that_helps_itself_is_left_alone() {
     let mut cluster = Cluster::new(&[&[&[0.4, 0.45], &[0.1], &[0.1]], &[&[0.1], &[0.1], &[0.1]]]);
     cluster.servers[0].helpless = false;
