@@ -57,7 +57,7 @@ pub(crate) fn page(
     let begun = WHYS.map(|(name, why)| (name, balanced.begun.get(&why).copied().unwrap_or(0)));
     let help = "Moves that plans began since the start, by why.";
     page.counter_by("planned_moves_total", help, "why", begun);
-    let help = "Moves of plans that did not fit the state any more.";
+    let help = "Moves and splits of plans that did not fit the state any more.";
     page.counter("outdated_moves_total", help, balanced.outdated);
     let plan = &balanced.plan;
     page.gauge("servers_asking", "Servers in phase 3.", plan.asking.len());

@@ -296,6 +296,10 @@ impl Balancer {
             self.trust.clear();
             self.acted.clear();
         }
+        for at in self.shares.divided() {
+            self.trust.note(at, Came::True, self.epoch);
+            self.acted.remove(&at);
+        }
         for held in reading.snapshot.workers.iter_mut().flat_map(|worker| &mut worker.cachelets) {
             let size = Size { load: held.load, share: self.shares.share(held.cachelet) };
             held.pinned = self.rest.pinned(held.cachelet, size, self.epoch, rest_epochs);

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    CacheletLoad, Came, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, Relief, ServerId,
-    ServerOutlook, Snapshot, Standing, Why, WorkerLoad, moves_max,
+    CacheletLoad, Came, ClusterPlan, Move, Outlook, Owner, PlannedMove, PlannedSplit, Prefix,
+    Relief, SPLITS_UNTIL, ServerId, ServerOutlook, Snapshot, Standing, Why, WorkerLoad, moves_max,
 };
 
 use crate::balancer::JUDGED_EPOCHS;
@@ -27,6 +27,7 @@ use crate::pace::Pace;
 use crate::remedies::{PendingRemedy, Remedies, TakenCachelet, rounded};
 use crate::rest::Size;
 use crate::shares::{Shares, quotient};
+use crate::splits::{Heavy, Splits};
 use crate::steps::apply;
 use crate::trust::{Trust, came};
 use crate::{Rest, Thresholds};
@@ -73,6 +74,7 @@ pub struct ClusterPlanner {
     trust: Trust<Owner>,
     /// What has been planned for workers, and what came of it.
     remedies: Remedies,
+    splits: Splits,
     rest: Rest,
     /// Who had each cachelet by the last outlook, and which were under way.
     homes: BTreeMap<Prefix, ServerId>,
@@ -140,6 +142,10 @@ impl ClusterPlanner {
         if self.shares.age() == 0 {
             self.trust.clear();
             self.remedies.another_load();
+            self.splits.another_load();
+        }
+        for at in self.shares.divided() {
+            self.trust.note(at, Came::True, outlook.epoch);
         }
         let mut board = Board::new(outlook);
         self.pin_what_rests(&mut board.snapshot, outlook.epoch);
@@ -149,6 +155,9 @@ impl ClusterPlanner {
         let stuck = drain(&mut board, &self.thresholds);
         let demand = self.shares.demand(&board.snapshot);
         self.judge(outlook, &demand, &mut board);
+        for judged in self.splits.judge(&demand, outlook.epoch, self.thresholds.rest_epochs) {
+            self.remedies.push_judged(judged);
+        }
         let mut sources = self.sources(outlook, &demand);
         if outlook.awaits && !is_planted(Fault::NobodyIsAwaited) {
             sources.clear();
@@ -158,14 +167,26 @@ impl ClusterPlanner {
             sources.iter().map(|&at| field.workers()[at].at.server).collect();
         let takers: BTreeSet<ServerId> = board.takers().collect();
         let (mut heavy, mut in_vain, mut is_short) = (Vec::new(), BTreeSet::new(), false);
-        let mut plans = Vec::new();
+        let (mut plans, mut splits) = (Vec::new(), Vec::new());
         let part = |(at, one): (&Owner, &mut PendingRemedy)| {
             std::mem::take(&mut one.is_part).then_some(*at)
         };
         let parts: Vec<Owner> = self.remedies.pending.iter_mut().filter_map(part).collect();
         for &source in &sources {
             let at = field.workers()[source].at;
-            heavy.extend(too_heavy(&field.workers()[source], HEAVY));
+            if let Some(held) = too_heavy(&field.workers()[source], HEAVY) {
+                match self.split(source, held, &field, &takers, &board) {
+                    // What leaves it with one of its parts need not leave it otherwise.
+                    Some(split) => {
+                        splits.push(split);
+                        continue;
+                    }
+                    None => heavy.push(held.cachelet),
+                }
+            }
+            if self.splits.settles(at, outlook.epoch) {
+                continue;
+            }
             if self.trust.waits(&at, outlook.epoch) {
                 in_vain.insert(at.server);
                 continue;
@@ -181,6 +202,7 @@ impl ClusterPlanner {
             }
         }
         self.begin(plans, &mut board);
+        splits.iter().for_each(|split| self.splits.begin(split, outlook.epoch));
         if !outlook.awaits {
             fill(&mut board, &mut self.filling, &self.thresholds);
         }
@@ -196,12 +218,13 @@ impl ClusterPlanner {
             by_connections: by_connections(&field, &asking),
             moves: board.moves,
             later: board.later,
+            splits,
             asking: asking.into_iter().collect(),
             servers_wanted: self.servers_wanted,
             too_heavy: heavy,
             stuck,
             in_vain: in_vain.into_iter().collect(),
-            remedies: self.remedies.told(),
+            remedies: self.remedies.told().into_iter().chain(self.splits.told()).collect(),
             load_mean,
             load_max: loads.iter().copied().fold(0.0, f64::max),
         }
@@ -209,7 +232,8 @@ impl ClusterPlanner {
 
     /// What a coordinator before this one had planned.
     fn restore(&mut self, outlook: &Outlook) {
-        let moved = self.remedies.restore(&outlook.remedies, &mut self.trust, outlook.epoch);
+        let Self { remedies, trust, splits, .. } = self;
+        let moved = remedies.restore(&outlook.remedies, trust, splits, outlook.epoch);
         let workers = outlook.servers.iter().flat_map(|server| &server.workers);
         for held in
             workers.flat_map(|one| &one.cachelets).filter(|held| moved.contains(&held.cachelet))
@@ -263,6 +287,33 @@ impl ClusterPlanner {
         sources.sort_by(|a, b| by_quotient(b).total_cmp(&by_quotient(a)).then(a.cmp(b)));
         sources.truncate(SOURCES_MAX);
         sources
+    }
+
+    /// How a worker's cachelet is split that is too much for it, and for whom else might take it.
+    fn split(
+        &self,
+        source: usize,
+        held: CacheletLoad,
+        field: &Field,
+        takers: &BTreeSet<ServerId>,
+        board: &Board,
+    ) -> Option<PlannedSplit> {
+        let (worker, epoch) = (&field.workers()[source], board.outlook.epoch);
+        let server = board.servers().find(|one| one.server == worker.at.server)?;
+        let before = server.workers.iter().flat_map(|one| &one.cachelets);
+        let load = before.clone().find(|one| one.cachelet == held.cachelet)?.load;
+        let rest_epochs = self.thresholds.rest_epochs;
+        let size = Size { load, share: held.load };
+        let may_take = |to: Owner| to.server != worker.at.server && takers.contains(&to.server);
+        let may_be = server.standing == Standing::Serving
+            && before.count() < SPLITS_UNTIL
+            && !board.is_under_way(held.cachelet)
+            && !self.rest.pinned(held.cachelet, size, epoch, rest_epochs)
+            && !field.has_place(source, &held, HEAVY, may_take);
+        let hottest = server.hottest.iter().find(|(cachelet, _)| *cachelet == held.cachelet);
+        let hottest = hottest.map_or(0.0, |(_, load)| *load);
+        let heavy = Heavy { worker, held, load, hottest };
+        may_be.then(|| self.splits.wanted(&heavy, epoch, rest_epochs)).flatten()
     }
 
     /// What gains more than it costs, for one worker.

@@ -7,7 +7,7 @@
 //! has a part of few gets turns with it. A batch has a part for a worker with probability 1 − e^−λ, where λ is how many of its keys
 //! are that worker's on average; what comes in a turn says λ.
 
-use mbal_model::{CacheletLoad, Move, Owner, Prefix, Snapshot, WorkerLoad};
+use mbal_model::{CacheletLoad, Move, Owner, Snapshot, WorkerLoad};
 
 /// The lightest workers that are tried as a cachelet's next place.
 const TAKERS_TRIED: usize = 4;
@@ -162,6 +162,22 @@ impl Field {
         best.or(exchange)
     }
 
+    /// Whether a worker that may take a cachelet of `from` would have no more than so much of its part with it.
+    pub fn has_place(
+        &self,
+        from: usize,
+        held: &CacheletLoad,
+        limit: f64,
+        may_take: impl Fn(Owner) -> bool,
+    ) -> bool {
+        let fits = |at: usize| {
+            let to = &self.workers()[at];
+            let (_, costs) = self.change(from, held, at);
+            may_take(to.at) && self.loads[at] + costs <= limit * to.service.capacity
+        };
+        (0..self.loads.len()).filter(|at| *at != from).any(fits)
+    }
+
     fn lightest(&self, source: usize, rules: &impl Rules) -> Vec<usize> {
         let mut takers: Vec<(f64, usize)> = Vec::with_capacity(TAKERS_TRIED + 1);
         for at in 0..self.loads.len() {
@@ -208,14 +224,14 @@ fn room(worker: &WorkerLoad) -> u64 {
 }
 
 /// The heaviest of a worker's cachelets, if it would be too much for a worker alone.
-pub(crate) fn too_heavy(worker: &WorkerLoad, limit: f64) -> Option<Prefix> {
+pub(crate) fn too_heavy(worker: &WorkerLoad, limit: f64) -> Option<CacheletLoad> {
     let heaviest = worker.cachelets.iter().max_by(|a, b| a.load.total_cmp(&b.load))?;
-    (heaviest.load > limit * worker.service.capacity).then_some(heaviest.cachelet)
+    (heaviest.load > limit * worker.service.capacity).then_some(*heaviest)
 }
 
 #[cfg(test)]
 mod tests {
-    use mbal_model::{ServerId, Service, WorkerId};
+    use mbal_model::{Prefix, ServerId, Service, WorkerId};
 
     use super::*;
 

@@ -14,6 +14,7 @@ mod gate;
 mod pace;
 mod remedies;
 mod shares;
+mod splits;
 mod steps;
 mod trust;
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Came, Move, Owner, Prefix, Relief, Remedy};
 
+use crate::splits::Splits;
 use crate::trust::Trust;
 
 /// Judged ones that are remembered.
@@ -47,7 +48,7 @@ impl PendingRemedy {
         let all: f64 = moves.iter().map(|one| one.relief).sum();
         let PendingRemedy { seen, load, fixed, .. } = *self;
         let expected = rounded(seen - all);
-        Remedy { at, seen, expected, load, fixed, moves, came: None, vain: 0 }
+        Remedy { at, seen, expected, load, fixed, moves, split: None, came: None, vain: 0 }
     }
 }
 
@@ -62,15 +63,21 @@ impl Remedies {
         &mut self,
         saved: &[Remedy],
         trust: &mut Trust<Owner>,
+        splits: &mut Splits,
         epoch: u64,
     ) -> Vec<Prefix> {
         if std::mem::replace(&mut self.is_known, true) || is_planted(Fault::LedgerIsForgotten) {
             return Vec::new();
         }
         for remedy in saved {
-            trust.restore(remedy.at, remedy.vain, epoch);
+            match remedy.split {
+                Some(whole) => splits.restore(whole, remedy, epoch),
+                None => trust.restore(remedy.at, remedy.vain, epoch),
+            }
             if remedy.came.is_some() {
                 self.judged.push_back(remedy.clone());
+            }
+            if remedy.came.is_some() || remedy.split.is_some() {
                 continue;
             }
             let Remedy { at, seen, load, fixed, ref moves, .. } = *remedy;
@@ -100,13 +107,20 @@ impl Remedies {
         let came = Some((rounded(now), came));
         let remedy = Remedy { came, vain, ..pending.told(at) };
         let moves = remedy.moves.iter().map(|one| one.step).collect();
+        self.push_judged(remedy);
+        moves
+    }
+
+    pub fn push_judged(&mut self, remedy: Remedy) {
         // What is known of its worker is what is known last.
-        self.judged.iter_mut().filter(|one| one.at == at).for_each(|one| one.vain = 0);
+        let is_same = |one: &&mut Remedy| {
+            one.at == remedy.at && one.split.is_some() == remedy.split.is_some()
+        };
+        self.judged.iter_mut().filter(is_same).for_each(|one| one.vain = 0);
         if self.judged.len() == JUDGED_MAX {
             self.judged.pop_front();
         }
         self.judged.push_back(remedy);
-        moves
     }
 
     /// The load is another one: what is pending for it is not judged, and nothing has been in vain.

@@ -4,7 +4,7 @@
 //! Clients draw their keys from the same distribution whatever servers do, and a share belongs to its cachelet, wherever that lies:
 //! who has just given it away need not wait until loads have settled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{CacheletLoad, Owner, Prefix, Snapshot, WorkerLoad};
@@ -19,6 +19,8 @@ const SHARE_ANEW: f64 = 0.5;
 const SHARE_FELT: f64 = 0.02;
 /// Of all work, as much as that is measured in any epoch.
 const MEASURED_LEAST: f64 = 0.05;
+/// For so many epochs parts of what was one cachelet count as even: its server splits it in one of them, and counts all of it for the first part.
+const PARTS_EVEN: u32 = 2;
 
 /// Remembers from epoch to epoch what is smoothed.
 #[derive(Default)]
@@ -27,6 +29,9 @@ pub(crate) struct Shares {
     cachelets: BTreeMap<Prefix, f64>,
     /// What stays with each worker.
     fixed: BTreeMap<Owner, f64>,
+    /// Parts of what was one cachelet, and the epochs since it was; and workers that have got such parts in the last epoch.
+    parts: BTreeMap<Prefix, u32>,
+    divided: BTreeSet<Owner>,
     /// Epochs since much was taken anew.
     age: u32,
     /// Work for each key that was asked for; 0: nobody counts keys.
@@ -46,10 +51,12 @@ impl Shares {
         is_between: impl Fn(Prefix) -> bool,
     ) {
         self.capacities.observe(workers.clone(), moves);
+        self.divide(workers.clone());
         let count = workers.clone().count().max(1) as f64;
         let kept = |held: &CacheletLoad| {
             let known = self.cachelets.get(&held.cachelet).copied();
-            known.filter(|_| is_between(held.cachelet))
+            let is_even = self.parts.get(&held.cachelet).is_some_and(|age| *age < PARTS_EVEN);
+            known.filter(|_| is_even || is_between(held.cachelet))
         };
         let (mut all, mut all_kept, mut work, mut keys) = (0.0, 0.0, 0.0, 0);
         for worker in workers.clone() {
@@ -79,7 +86,8 @@ impl Shares {
                     cachelets.insert(held.cachelet, share);
                     continue;
                 }
-                let known = self.cachelets.get(&held.cachelet).copied();
+                let is_part = self.parts.contains_key(&held.cachelet);
+                let known = self.cachelets.get(&held.cachelet).copied().filter(|_| !is_part);
                 let mut change = 0.0;
                 let share = smoothed(known, held.load * per_load, &mut change);
                 anew += if rests(worker.at, held.cachelet) { 0.0 } else { change };
@@ -88,6 +96,39 @@ impl Shares {
         }
         self.age = if anew > SHARE_ANEW { 0 } else { self.age.saturating_add(1) };
         (self.cachelets, self.fixed) = (cachelets, fixed);
+    }
+
+    /// What is a part of a cachelet that was known has its part of that one's share, until it has been measured.
+    fn divide<'w>(&mut self, workers: impl Iterator<Item = &'w WorkerLoad>) {
+        self.divided.clear();
+        self.parts.values_mut().for_each(|age| *age += 1);
+        self.parts.retain(|_, age| *age <= PARTS_EVEN);
+        let mut fresh = BTreeMap::new();
+        for worker in workers {
+            for held in &worker.cachelets {
+                if let Some(share) = self.share_of_part(held.cachelet) {
+                    fresh.insert(held.cachelet, share);
+                    self.divided.insert(worker.at);
+                }
+            }
+        }
+        self.parts.extend(fresh.keys().map(|part| (*part, 0)));
+        self.cachelets.extend(fresh);
+    }
+
+    /// Of what is not known itself, and of which a wider one is.
+    fn share_of_part(&self, part: Prefix) -> Option<f64> {
+        if self.cachelets.is_empty() || self.cachelets.contains_key(&part) {
+            return None;
+        }
+        let mut wider = (0..part.bits()).rev().map(|bits| Prefix::of(part.first_hash(), bits));
+        let (share, whole) = wider.find_map(|whole| Some((*self.cachelets.get(&whole)?, whole)))?;
+        Some(share * part.nodes() as f64 / whole.nodes() as f64)
+    }
+
+    /// Workers that have got parts of what was one cachelet in the last epoch: what was in vain before may help now.
+    pub fn divided(&self) -> impl Iterator<Item = Owner> + '_ {
+        self.divided.iter().copied()
     }
 
     /// The same workers and cachelets, wherever they lie in `arranged`, by shares: on average a worker has a capacity of 1 and a load of

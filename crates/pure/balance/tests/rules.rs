@@ -56,6 +56,7 @@ impl Cluster {
             helpless: true,
             refuses: false,
             copying: Vec::new(),
+            hottest: Vec::new(),
             room_bytes: None,
         });
         Cluster {
@@ -94,6 +95,37 @@ impl Cluster {
         self.epoch()
     }
 
+    /// Cachelets are a sixteenth of all hashes each.
+    fn widen(&mut self) {
+        let workers = self.servers.iter_mut().flat_map(|server| &mut server.workers);
+        for (place, held) in workers.flat_map(|worker| &mut worker.cachelets).enumerate() {
+            held.cachelet = Prefix::nth(place, 4);
+        }
+    }
+
+    /// The first plan that splits something.
+    fn until_split(&mut self) -> ClusterPlan {
+        let plan = (0..10).map(|_| self.epoch()).find(|plan| !plan.splits.is_empty());
+        plan.expect("something is split")
+    }
+
+    /// A server does what is planned: parts with as much load each.
+    fn split(&mut self, plan: &ClusterPlan) {
+        for planned in &plan.splits {
+            let held = &mut self.worker(planned.at).cachelets;
+            let at = held.iter().position(|one| one.cachelet == planned.cachelet);
+            let whole = held.remove(at.expect("it is there"));
+            let count = whole.cachelet.parts(planned.bits).len();
+            let part = |cachelet| CacheletLoad {
+                cachelet,
+                load: whole.load / count as f64,
+                bytes: whole.bytes / count as u64,
+                ..whole
+            };
+            held.extend(whole.cachelet.parts(planned.bits).map(part));
+        }
+    }
+
     fn worker(&mut self, owner: Owner) -> &mut WorkerLoad {
         let workers = self.servers.iter_mut().flat_map(|server| &mut server.workers);
         workers.into_iter().find(|worker| worker.at == owner).expect("it is there")
@@ -116,6 +148,10 @@ impl Cluster {
         let own = self.servers[usize::from(server)].workers.iter();
         own.map(|worker| worker.cachelets.len()).sum()
     }
+}
+
+fn overloads(plan: &ClusterPlan) -> usize {
+    plan.moves.iter().filter(|one| one.why == Why::Overload).count()
 }
 
 fn steps(plan: &ClusterPlan) -> Vec<(usize, u16, u16)> {
@@ -317,6 +353,43 @@ fn a_new_coordinator_awaits_what_servers_say() {
     assert!(!cluster.epoch().moves.is_empty());
 }
 
+/// A worker whose load is one cachelet's, and others that have time; of the load so much is one key's.
+fn heavy(hottest: f64) -> Cluster {
+    let mut cluster = Cluster::new(&[&[&[0.9]], &[&[0.02; 5]], &[&[0.02; 5]]]);
+    cluster.widen();
+    let cachelet = cluster.worker(at(0, 0)).cachelets[0].cachelet;
+    cluster.servers[0].hottest.push((cachelet, hottest));
+    cluster
+}
+
+fn what_nobody_has_a_place_for_is_split() {
+    let mut cluster = heavy(0.1);
+    let split = cluster.until_split().splits[0];
+    assert_eq!((split.at, split.bits), (at(0, 0), 3));
+    assert!(split.seen > 2.4 && split.load > 0.8, "{split:?}");
+}
+
+fn what_one_key_heats_is_not_split() {
+    let mut cluster = heavy(0.6);
+    for _ in 0..30 {
+        let plan = cluster.epoch();
+        assert_eq!(plan.splits, []);
+    }
+    assert_eq!(cluster.epoch().too_heavy.len(), 1);
+}
+
+fn what_has_been_split_rests_for_ten_epochs() {
+    let mut cluster = heavy(0.0);
+    let plan = cluster.until_split();
+    cluster.split(&plan);
+    let cachelets = &mut cluster.worker(at(0, 0)).cachelets;
+    // All of it is one part's, which nobody takes.
+    cachelets.iter_mut().for_each(|one| one.load = 0.0);
+    cachelets[0].load = 0.9;
+    let again = (1..60).find(|_| !cluster.epoch().splits.is_empty());
+    assert!(again >= Some(10), "{again:?}");
+}
+
 fn what_has_been_judged_is_minded() {
     who_gives_in_vain_is_helped_less_often();
 }
@@ -358,6 +431,9 @@ rules! {
     what_a_server_did_not_take_of_its_share_is_planned_again: FilledOnPaper,
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
     who_gives_in_vain_is_helped_less_often: VainGoesOn,
+    what_nobody_has_a_place_for_is_split: NothingIsSplit,
+    what_one_key_heats_is_not_split: OneKeyIsSplit,
+    what_has_been_split_rests_for_ten_epochs: SplitsGoOn,
     what_has_been_judged_is_minded: LedgerIsIgnored,
     what_copies_are_to_take_is_not_taken_by_moves: NothingIsPending,
     a_new_coordinator_goes_on_with_what_was_saved: LedgerIsForgotten,
@@ -403,11 +479,74 @@ fn what_is_more_even_and_costs_more_a_key_goes_back() {
 }
 
 #[test]
-fn a_cachelet_too_heavy_for_anybody_is_named_and_wants_no_server() {
+fn what_is_too_heavy_for_anybody_and_as_narrow_as_cachelets_get_is_named_and_wants_no_server() {
     let mut cluster = Cluster::new(&[&[&[0.9]], &[&[0.1]]]);
     let plan = cluster.epochs(6);
     assert_eq!((plan.too_heavy.as_slice(), plan.servers_wanted), (&[Prefix::nth(0, 15)][..], 0));
-    assert_eq!(plan.moves, []);
+    assert_eq!((plan.moves, plan.splits), (vec![], vec![]));
+}
+
+#[test]
+fn moves_and_whoever_can_do_more_come_before_a_split() {
+    // Two that are a worker's part each.
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.45]], &[&[0.05]]]);
+    cluster.widen();
+    let plan = cluster.epochs(2);
+    assert_eq!((plan.splits.len(), overloads(&plan)), (0, 1));
+    // One that a stronger worker has a place for.
+    let mut cluster = Cluster::new(&[&[&[0.9]], &[&[0.005]]]);
+    cluster.widen();
+    cluster.worker(at(0, 0)).service.capacity = 1e6;
+    cluster.worker(at(1, 0)).service.capacity = 16e6;
+    let plan = cluster.epochs(2);
+    assert_eq!((plan.splits.len(), overloads(&plan)), (0, 1));
+}
+
+#[test]
+fn a_server_has_the_first_turn_with_the_parts() {
+    let mut cluster = heavy(0.0);
+    let plan = cluster.until_split();
+    cluster.split(&plan);
+    let first = (0..6).position(|_| !cluster.epoch().moves.is_empty());
+    assert_eq!(first, Some(2), "it has two epochs");
+}
+
+#[test]
+fn a_split_that_takes_nothing_is_tried_less_and_less_often() {
+    let mut cluster = heavy(0.0);
+    let mut splits = Vec::new();
+    for epoch in 0..120 {
+        let plan = cluster.epoch();
+        if !plan.splits.is_empty() {
+            splits.push(epoch);
+            cluster.split(&plan);
+            // All of it is one part's.
+            let held = &mut cluster.worker(at(0, 0)).cachelets;
+            held.iter_mut().for_each(|one| one.load = 0.0);
+            held.last_mut().expect("there are parts").load = 0.9;
+        }
+    }
+    let pauses: Vec<i32> = splits.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses.len() >= 3 && pauses.is_sorted(), "{splits:?}");
+    assert!(pauses[0] >= 10 && pauses.last() >= Some(&20), "{splits:?}");
+}
+
+#[test]
+fn a_split_is_told_judged_and_known_to_the_next_coordinator() {
+    let mut cluster = heavy(0.0);
+    let plan = cluster.until_split();
+    let told = &plan.remedies[0];
+    assert_eq!((told.split, told.came), (Some(plan.splits[0].cachelet), None));
+    assert!(told.expected <= 0.5, "{told:?}");
+    cluster.split(&plan);
+    cluster.another_coordinator();
+    let judged = (0..8).find_map(|_| {
+        let plan = cluster.epoch();
+        assert_eq!(plan.splits, [], "it rests");
+        plan.remedies.into_iter().find(|one| one.split.is_some() && one.came.is_some())
+    });
+    let (now, came) = judged.and_then(|one| one.came).expect("it is judged");
+    assert!(came == Came::True && now <= 0.6, "{now} {came:?}");
 }
 
 #[test]

@@ -214,6 +214,9 @@ pub struct RemedyReport {
     /// To other workers of its server.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_inside: bool,
+    /// It is the split of this cachelet, which had and is to have so much of its worker's part alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
     /// What the worker had when it was judged; nothing while it is pending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub came: Option<(f64, CameReport)>,

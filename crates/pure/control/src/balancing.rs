@@ -10,7 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{ClusterPlan, Instant, Move, PlannedMove, Prefix, ServerId, Why, moves_max};
+use mbal_model::{
+    ClusterPlan, Instant, Move, PlannedMove, PlannedSplit, Prefix, ServerId, Why, moves_max,
+};
 
 use crate::api::{BalanceMode, BalanceStatus, MoveCall};
 use crate::draining::Drains;
@@ -28,7 +30,7 @@ pub struct Balanced {
     pub plans: u64,
     /// Moves that were begun, by why.
     pub begun: BTreeMap<Why, u64>,
-    /// Moves of a plan that did not fit the state any more.
+    /// Moves and splits of a plan that did not fit the state any more.
     pub outdated: u64,
     /// What a dry run has told last.
     only_said: Vec<(Prefix, ServerId)>,
@@ -106,6 +108,19 @@ impl Balanced {
             }
             self.begin(ledger, planned);
         }
+        for planned in &plan.splits {
+            let balance = ledger.state().balance;
+            if balance == BalanceMode::On || is_planted(Fault::OffIsIgnored) {
+                self.split(ledger, planned);
+                continue;
+            }
+            only_said.push((planned.cachelet, planned.at.server));
+            let is_new = !self.only_said.contains(only_said.last().expect("pushed"));
+            if balance == BalanceMode::DryRun && is_new {
+                let (whole, server) = (planned.cachelet, planned.at.server.0);
+                ledger.say(format!("would split {whole} of server {server}: {}", why(planned)));
+            }
+        }
         self.only_said = only_said;
         self.plans += 1;
         self.later = plan.later.iter().copied().collect();
@@ -156,6 +171,22 @@ impl Balanced {
                 ledger.say(format!("move {number}: {}", told(planned)));
             }
             // Something has changed since the outlook; the next one knows.
+            Some(Err(_)) | None => self.outdated += 1,
+        }
+    }
+
+    fn split(&mut self, ledger: &mut Ledger, planned: &PlannedSplit) {
+        let (whole, server) = (planned.cachelet, planned.at.server);
+        let mut map = ledger.state().cachelets();
+        let is_there = map.any(|(held, owner)| *held == whole && owner.server == server);
+        drop(map);
+        match is_there.then(|| moves::divide(ledger, whole, planned.bits)) {
+            Some(Ok(_)) => {
+                let parts: Vec<String> =
+                    whole.parts(planned.bits).map(|part| part.to_string()).collect();
+                let (parts, why) = (parts.join(", "), why(planned));
+                ledger.say(format!("{whole} of server {} is split into {parts}: {why}", server.0));
+            }
             Some(Err(_)) | None => self.outdated += 1,
         }
     }
@@ -241,6 +272,15 @@ fn told(planned: &PlannedMove) -> String {
         from.worker.0,
         to.server.0,
         to.worker.0
+    )
+}
+
+/// Why a cachelet is split.
+fn why(planned: &PlannedSplit) -> String {
+    let PlannedSplit { at, seen, load, hottest, .. } = planned;
+    format!(
+        "it alone has {seen:.2} of the part of worker {}/{}, which nobody has a place for; load {load:.3}, of which its hottest key has {hottest:.3}",
+        at.server.0, at.worker.0
     )
 }
 

@@ -89,6 +89,7 @@ fn worker(one: &WorkerReport) -> Result<(), String> {
 }
 
 fn remedy(one: &RemedyReport) -> Result<(), String> {
+    text("split", one.split.as_deref().unwrap_or_default(), NAME_BYTES_MAX)?;
     let now = one.came.map_or(0.0, |(now, _)| now);
     [one.seen, one.expected, now].into_iter().try_for_each(|part| within("remedies", part, &LOADS))
 }

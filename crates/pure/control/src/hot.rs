@@ -256,16 +256,31 @@ fn reports(ledger: &Ledger) -> impl Iterator<Item = (ServerId, &HotReport)> {
 /// After so many epochs it has shown what copies take.
 const COPIES_SHOW: u32 = 3;
 
-/// Hashes of the keys that have copies, in order, and whether they have just got them.
-pub(crate) fn copied_hashes(ledger: &Ledger) -> Vec<(u64, bool)> {
-    let copied = reports(ledger).filter(|(_, report)| report.gamma() > 0);
+/// What a plan has to know of a hot key.
+pub(crate) struct HotHash {
+    pub hash: u64,
+    /// It has copies; and it has just got them.
+    pub is_copied: bool,
+    pub is_new: bool,
+    /// Requests a second that are its home's.
+    pub rate: f64,
+}
+
+/// In the order of their hashes.
+pub(crate) fn hot_hashes(ledger: &Ledger) -> Vec<HotHash> {
     let shows_ms = u128::from(COPIES_SHOW) * ledger.epoch.as_millis();
-    let hash = |report: &HotReport| {
+    let hot = |report: &HotReport| {
         let key = unescaped(report.key.as_bytes());
-        Key::new(&key).map(|key| (key.hash(), u128::from(report.copied_ms) < shows_ms))
+        let is_copied = report.gamma() > 0;
+        Some(HotHash {
+            hash: Key::new(&key)?.hash(),
+            is_copied,
+            is_new: is_copied && u128::from(report.copied_ms) < shows_ms,
+            rate: report.reads / (report.gamma() + 1) as f64 + report.writes,
+        })
     };
-    let mut hashes: Vec<(u64, bool)> = copied.filter_map(|(_, report)| hash(report)).collect();
-    hashes.sort_unstable();
+    let mut hashes: Vec<HotHash> = reports(ledger).filter_map(|(_, report)| hot(report)).collect();
+    hashes.sort_by_key(|one| one.hash);
     hashes
 }
 

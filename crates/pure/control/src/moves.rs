@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{ClusterMap, MoveId, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{ClusterMap, MoveId, Owner, Prefix, SPLITS_UNTIL, ServerId, WorkerId};
 
 use crate::api::{MoveCall, MoveDecision, MoveNews, MoveReport, MoveStatus, Progress, SplitCall};
 use crate::ledger::Ledger;
 use crate::refusal::Refusal;
 use crate::selection::selected;
 use crate::state::{Move, State};
-
-/// A server that has so many cachelets splits none: a store has room for twice as many.
-const SPLITS_UNTIL: usize = 2_048;
 
 /// How a move has come to an end.
 pub(crate) enum Ended {
@@ -77,27 +74,38 @@ fn stays(state: &State, prefix: Prefix) -> Result<(), Refusal> {
     }
 }
 
-/// Two cachelets in the place of one. Its server splits what it has of it while it serves it; a move of a half waits for that.
+/// An operator wants two cachelets in the place of one.
 pub(crate) fn split(ledger: &mut Ledger, call: &SplitCall) -> Result<(), Refusal> {
     let whole = prefix(&call.prefix)?;
+    let owner = divide(ledger, whole, 1)?;
+    let parts: Vec<String> = whole.parts(1).map(|half| half.to_string()).collect();
+    ledger.say(format!(
+        "{whole} of server {} is split into {}",
+        owner.server.0,
+        parts.join(" and ")
+    ));
+    Ok(())
+}
+
+/// 2^`bits` cachelets in the place of one. Its server splits what it has of it while it serves it; a move of a part waits for that.
+pub(crate) fn divide(ledger: &mut Ledger, whole: Prefix, bits: u32) -> Result<Owner, Refusal> {
     let map = Arc::clone(ledger.map()?);
     let owner = owner_of(&map, whole)?;
     stays(ledger.state(), whole)?;
-    let Some((low, high)) = whole.halves() else {
+    if whole.bits() + bits > Prefix::BITS_MAX {
         return Err(Refusal::Senseless(format!("{whole} is as narrow as cachelets get")));
-    };
+    }
     let held = map.cachelets().iter().filter(|(_, other)| other.server == owner.server);
     if held.count() >= SPLITS_UNTIL {
         let why = format!("server {} has {SPLITS_UNTIL} cachelets or more", owner.server.0);
         return Err(Refusal::Conflict(why));
     }
-    let halves = |one: &(Prefix, Owner)| match one.0 == whole {
-        true => [Some((low, owner)), Some((high, owner))],
-        false => [Some(*one), None],
+    let parts = |&(held, owner): &(Prefix, Owner)| {
+        let bits = if held == whole { bits } else { 0 };
+        held.parts(bits).map(move |part| (part, owner))
     };
-    ledger.publish(map.cachelets().iter().flat_map(halves).flatten().collect());
-    ledger.say(format!("{whole} of server {} is split into {low} and {high}", owner.server.0));
-    Ok(())
+    ledger.publish(map.cachelets().iter().flat_map(parts).collect());
+    Ok(owner)
 }
 
 /// Tells the source to serve everything again, which it does if nothing is gone. A move that is over is unknown.

@@ -7,9 +7,9 @@ use mbal_model::{
     WorkerId, WorkerLoad,
 };
 
-use crate::api::{RestReport, WorkerReport};
+use crate::api::{Heartbeat, RestReport, WorkerReport};
 use crate::balancing::Balanced;
-use crate::hot::copied_hashes;
+use crate::hot::hot_hashes;
 use crate::ledger::Ledger;
 
 /// One cachelet as a server reports it: its worker there, load, bytes.
@@ -33,10 +33,10 @@ pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlo
     let mut servers: BTreeMap<ServerId, ServerOutlook> =
         alive.map(|id| (id, server_outlook(ledger, balanced, id))).collect();
     // Phase 1 helps those. A move would end their copies, and for a second or more all of their reads would be the destination's.
-    let copied = copied_hashes(ledger);
-    let copied_of = |prefix: Prefix| {
-        let at = copied.partition_point(|(hash, _)| *hash < prefix.first_hash());
-        copied[at..].iter().take_while(move |(hash, _)| prefix.contains(*hash))
+    let hot = hot_hashes(ledger);
+    let hot_of = |prefix: Prefix| {
+        let at = hot.partition_point(|one| one.hash < prefix.first_hash());
+        hot[at..].iter().take_while(move |one| prefix.contains(one.hash))
     };
     for (prefix, owner) in ledger.state().cachelets() {
         let Some(server) = servers.get_mut(&owner.server) else { continue };
@@ -45,17 +45,22 @@ pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlo
         let elsewhere = || listed.and_then(|listed| listed.values().next()).copied();
         let home = usize::from(owner.worker.0) % server.workers.len().max(1);
         let (at, load, bytes) = own
+            .or_else(|| part_of_reported(&reports, *prefix, owner.server))
             .or_else(|| elsewhere().map(|(_, load, bytes)| (home, load, bytes)))
             .unwrap_or_else(|| {
                 let (load, bytes) = unlisted(ledger, owner.server, home);
                 (home, load, bytes)
             });
-        let mut copied = copied_of(*prefix).peekable();
-        let pinned = copied.peek().is_some();
-        if copied.any(|(_, is_new)| *is_new) {
+        let pinned = hot_of(*prefix).any(|one| one.is_copied);
+        if hot_of(*prefix).any(|one| one.is_new) {
             server.copying.push(*prefix);
         }
         let at = at.min(server.workers.len().saturating_sub(1));
+        if let Some(rate) = hot_of(*prefix).map(|one| one.rate).reduce(f64::max) {
+            let last = ledger.heard(owner.server).map(|heard| &heard.last);
+            let load = last.map_or(0.0, |last| rate * time_per_key(last, at));
+            server.hottest.push((*prefix, load));
+        }
         if let Some(worker) = server.workers.get_mut(at) {
             let held = CacheletLoad { cachelet: *prefix, load, bytes, pinned };
             worker.cachelets.push(held);
@@ -107,8 +112,30 @@ fn server_outlook(ledger: &Ledger, balanced: &Balanced, id: ServerId) -> ServerO
         helpless: last.is_some_and(|last| last.helpless),
         refuses: balanced.refuses(ledger.now, id),
         copying: Vec::new(),
+        hottest: Vec::new(),
         room_bytes: last.and_then(|last| last.room_bytes),
     }
+}
+
+/// A part of what its server has reported as one: it has not split it yet, or not told.
+fn part_of_reported(
+    reports: &BTreeMap<Prefix, BTreeMap<ServerId, Report>>,
+    part: Prefix,
+    server: ServerId,
+) -> Option<Report> {
+    let wider = (0..part.bits()).rev().map(|bits| Prefix::of(part.first_hash(), bits));
+    let mut listed = wider.filter_map(|whole| Some((whole, *reports.get(&whole)?.get(&server)?)));
+    let (whole, (at, load, bytes)) = listed.next()?;
+    let ratio = whole.nodes() / part.nodes();
+    Some((at, load / ratio as f64, bytes / ratio as u64))
+}
+
+/// Of a worker's time, what one request a second for a key of its own takes.
+fn time_per_key(last: &Heartbeat, worker: usize) -> f64 {
+    let all: u64 = last.workers.iter().map(|one| one.keys).sum();
+    let Some(worker) = last.workers.get(worker).filter(|one| one.keys > 0) else { return 0.0 };
+    let rate = last.requests * worker.keys as f64 / all as f64;
+    if rate > 0.0 { sane(worker.load() - worker.fixed) / rate } else { 0.0 }
 }
 
 /// Load and bytes of a cachelet that its worker does not list.

@@ -19,7 +19,8 @@ pub(crate) fn keep(ledger: &mut Ledger, plan: &ClusterPlan) {
         return;
     }
     let begins = |one: &&Remedy| {
-        let is_known = |known: &Remedy| known.at == one.at && known.came.is_none();
+        let is_known =
+            |known: &Remedy| (known.at, known.split) == (one.at, one.split) && known.came.is_none();
         one.came.is_none() && !before.iter().any(is_known)
     };
     let ends = |one: &&Remedy| one.came.is_some() && !is_among(one, before);
@@ -91,6 +92,7 @@ fn report(one: &Remedy) -> RemedyReport {
         expected: one.expected,
         steps: one.moves.len() as u32,
         is_inside: false,
+        split: one.split.map(|whole| whole.to_string()),
         came: one.came.map(|(now, came)| (now, came.into())),
     }
 }
@@ -102,7 +104,10 @@ fn in_words(one: &Remedy) -> String {
     if more > 0 {
         named.push(format!("{more} more"));
     }
-    format!("{}: {}", report(one).told(), named.join(", "))
+    match named.is_empty() {
+        true => report(one).told(),
+        false => format!("{}: {}", report(one).told(), named.join(", ")),
+    }
 }
 
 impl RemedyReport {
@@ -116,12 +121,17 @@ impl RemedyReport {
     ) -> RemedyReport {
         let (server, worker, steps) = (at.server.0, at.worker.0, steps as u32);
         let came = came.map(|(now, came)| (now, came.into()));
-        RemedyReport { number, server, worker, seen, expected, steps, is_inside: true, came }
+        let (is_inside, split) = (true, None);
+        RemedyReport { number, server, worker, seen, expected, steps, is_inside, split, came }
     }
 
     /// What was seen, what is done, what is expected, what came.
     pub fn told(&self) -> String {
-        let RemedyReport { server, worker, seen, expected, steps, is_inside, came, .. } = self;
+        let RemedyReport { server, worker, seen, expected, steps, is_inside, split, came, .. } =
+            self;
+        if let Some(whole) = split {
+            return self.told_of_split(whole);
+        }
         let what = match (is_inside, steps) {
             (true, 1) => "1 step inside the server",
             (true, steps) => &format!("{steps} steps inside the server"),
@@ -132,13 +142,33 @@ impl RemedyReport {
         match came {
             None => format!("{begin} to leave it {expected:.2}"),
             Some((now, judged)) => {
-                let judged = match judged {
-                    CameReport::True => "it came true",
-                    CameReport::Short => "less than expected, so it is tried less often",
-                    CameReport::Worse => "worse, so it goes back",
-                };
+                let judged = judged.in_words();
                 format!("{begin} were to leave it {expected:.2}, {now:.2} came: {judged}")
             }
+        }
+    }
+
+    fn told_of_split(&self, whole: &str) -> String {
+        let RemedyReport { server, worker, seen, expected, came, .. } = self;
+        let begin = format!("{whole} alone had {seen:.2} of the part of worker {server}/{worker}");
+        match came {
+            None => format!("{begin}, its parts are to have {expected:.2} each"),
+            Some((now, judged)) => {
+                let judged = judged.in_words();
+                format!(
+                    "{begin}, its parts were to have {expected:.2} each, the heaviest has {now:.2}: {judged}"
+                )
+            }
+        }
+    }
+}
+
+impl CameReport {
+    fn in_words(self) -> &'static str {
+        match self {
+            CameReport::True => "it came true",
+            CameReport::Short => "less than expected, so it is tried less often",
+            CameReport::Worse => "worse, so it goes back",
         }
     }
 }

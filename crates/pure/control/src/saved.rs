@@ -200,6 +200,8 @@ struct SavedRemedy {
     fixed: f64,
     moves: Vec<SavedRelief>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    split: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     came: Option<(f64, CameReport)>,
     #[serde(default, skip_serializing_if = "none_yet")]
     vain: u32,
@@ -239,7 +241,8 @@ impl From<&Remedy> for SavedRemedy {
         let Remedy { seen, expected, load, fixed, vain, .. } = *one;
         let came = one.came.map(|(now, came)| (now, came.into()));
         let moves = one.moves.iter().map(saved).collect();
-        SavedRemedy { at: pair(one.at), seen, expected, load, fixed, moves, came, vain }
+        let split = one.split.map(|whole| whole.to_string());
+        SavedRemedy { at: pair(one.at), seen, expected, load, fixed, moves, split, came, vain }
     }
 }
 
@@ -255,7 +258,8 @@ impl TryFrom<SavedRemedy> for Remedy {
         let moves = moves.collect::<Result<_, String>>()?;
         let SavedRemedy { seen, expected, load, fixed, vain, .. } = saved;
         let came = saved.came.map(|(now, judged)| (now, judged.into()));
-        Ok(Remedy { at: owner(saved.at), seen, expected, load, fixed, moves, came, vain })
+        let split = saved.split.as_deref().map(prefix).transpose()?;
+        Ok(Remedy { at: owner(saved.at), seen, expected, load, fixed, moves, split, came, vain })
     }
 }
 

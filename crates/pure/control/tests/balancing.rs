@@ -191,6 +191,7 @@ impl World {
         };
         let plan = self.planner.plan(&outlook);
         self.ask(Request::Planned(plan)).expect("a plan is never refused");
+        self.follow_splits();
         let begun: Vec<u32> = self.moves().difference(&before).copied().collect();
         for number in begun {
             let takes = 1 + self.random.below(3);
@@ -237,6 +238,21 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Parts have as much of what is asked for as of the hashes.
+    fn follow_splits(&mut self) {
+        for (part, _) in self.map() {
+            if self.loads.contains_key(&part) {
+                continue;
+            }
+            let mut wider = (0..part.bits()).rev().map(|bits| Prefix::of(part.first_hash(), bits));
+            let whole = wider.find(|whole| self.loads.contains_key(whole));
+            let whole = whole.expect("it was a part of something");
+            let ratio = part.nodes() as f64 / whole.nodes() as f64;
+            self.loads.insert(part, self.loads[&whole] * ratio);
+            self.workers.insert(part, self.worker_of(whole));
+        }
     }
 
     fn moves(&self) -> BTreeSet<u32> {
@@ -391,6 +407,45 @@ fn a_server_that_its_connections_overload_is_named_and_moves_nothing() {
     assert_eq!(world.status().balance.by_connections, [2]);
     assert_eq!(world.says("server 2 is overloaded by its connections"), 1, "{:?}", world.said);
     assert_eq!(world.status().balance.servers_wanted, 0);
+}
+
+/// A cachelet of server 2 has twice a worker's time.
+fn one_is_heavy() -> (World, Prefix) {
+    let mut world = World::new(3, 1);
+    let whole = world.of(2)[0];
+    world.loads.insert(whole, 2.0);
+    (world, whole)
+}
+
+#[test]
+fn what_nobody_has_a_place_for_is_split_and_its_parts_leave() {
+    let (mut world, whole) = one_is_heavy();
+    world.epochs(2);
+    assert_eq!(world.says(&format!("{whole} of server 2 is split into ")), 1, "{:#?}", world.said);
+    let alone = format!("{whole} alone had 2.");
+    let remedies: Vec<String> =
+        world.status().balance.remedies.iter().map(RemedyReport::told).collect();
+    assert!(remedies[0].starts_with(&alone), "{remedies:?}");
+    world.epochs(40);
+    assert!(world.most() < 0.9, "{}", world.most());
+    assert_eq!(world.says("is split into"), 1, "{:#?}", world.said);
+    let judged = |text: &&String| text.starts_with(&alone) && text.ends_with("it came true");
+    assert_eq!(world.said.iter().filter(judged).count(), 1, "{:#?}", world.said);
+    let held = world.of(2).iter().filter(|part| whole.contains(part.first_hash())).count();
+    assert!((1..8).contains(&held), "some have left: {held}");
+}
+
+#[test]
+fn off_and_dry_run_split_nothing_but_what_operators_order() {
+    for mode in [BalanceMode::Off, BalanceMode::DryRun] {
+        let (mut world, whole) = one_is_heavy();
+        assert_eq!(world.ask(Request::Balance(mode)), Ok(Response::Done));
+        world.epochs(12);
+        assert!(world.of(2).contains(&whole));
+        let would = world.says(&format!("would split {whole} of server 2"));
+        assert_eq!(would > 0, mode == BalanceMode::DryRun, "{:?}", world.said);
+        assert!(would <= 2, "it is not said again and again: {:?}", world.said);
+    }
 }
 
 #[test]

@@ -32,7 +32,8 @@ pub use key::{KEY_BYTES_MAX, Key, renamed_hash};
 pub use map::{ClusterMap, Owner, Uncovered};
 pub use order::{Order, Outcome, Reading};
 pub use outlook::{
-    ClusterPlan, MOVES_MAX, Outlook, PlannedMove, ServerOutlook, Standing, Why, moves_max,
+    ClusterPlan, MOVES_MAX, Outlook, PlannedMove, PlannedSplit, SPLITS_UNTIL, ServerOutlook,
+    Standing, Why, moves_max,
 };
 pub use prefix::Prefix;
 pub use remedy::{Came, Relief, Remedy};

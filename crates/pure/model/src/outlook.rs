@@ -1,6 +1,6 @@
 //! What the planner of a whole cluster reads, and what it returns: phase 3, and servers that are to be emptied.
 
-use crate::{Move, Prefix, Remedy, ServerId, WorkerLoad};
+use crate::{Move, Owner, Prefix, Remedy, ServerId, WorkerLoad};
 
 /// Moves that a server takes part in at a time: so many as source, and so many as destination.
 pub const MOVES_MAX: usize = 16;
@@ -12,6 +12,9 @@ pub const fn moves_max(bytes: u64, ends: bool) -> usize {
     const SHORT_BYTES: u64 = 4 << 20;
     if ends || 0 < bytes && bytes <= SHORT_BYTES { MOVES_MAX } else { 4 }
 }
+
+/// A server that has so many cachelets splits none: a store has room for twice as many.
+pub const SPLITS_UNTIL: usize = 2_048;
 
 /// What a plan may do with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct ServerOutlook {
     pub refuses: bool,
     /// Its cachelets with a key that has just got copies: what these take has not shown yet.
     pub copying: Vec<Prefix>,
+    /// Cachelets with a key that is hot, and what the hottest takes of its worker's time, which copies do not. Nobody knows of others.
+    pub hottest: Vec<(Prefix, f64)>,
     /// Of a server that evicts nothing: bytes of its memory that are free, as they were told last. What does not fit there does not
     /// arrive.
     pub room_bytes: Option<u64>,
@@ -91,6 +96,20 @@ pub struct PlannedMove {
     pub to_load: f64,
 }
 
+/// A cachelet that is to be split, with what it was decided on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannedSplit {
+    pub cachelet: Prefix,
+    pub at: Owner,
+    /// Into 2 to the power of this.
+    pub bits: u32,
+    /// Its share of the work / its worker's share of the capacity.
+    pub seen: f64,
+    /// In fractions of its worker's time: all of it, and its hottest key.
+    pub load: f64,
+    pub hottest: f64,
+}
+
 /// What is to be done in a cluster in this epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterPlan {
@@ -99,11 +118,12 @@ pub struct ClusterPlan {
     pub moves: Vec<PlannedMove>,
     /// What empties servers and has no place among `moves` yet: to be begun, in this order, as others end.
     pub later: Vec<PlannedMove>,
+    pub splits: Vec<PlannedSplit>,
     /// Servers in phase 3.
     pub asking: Vec<ServerId>,
     /// So many more servers would bring every worker under its limit: the paper's NULL. 0 is none.
     pub servers_wanted: u32,
-    /// Too heavy for any worker: to be split, or their keys to be replicated.
+    /// Too heavy for any worker, and not to be split now: one key's, as narrow as cachelets get, or just split.
     pub too_heavy: Vec<Prefix>,
     /// Servers that are to be emptied, and nobody has room for what they hold.
     pub stuck: Vec<ServerId>,

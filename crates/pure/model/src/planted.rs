@@ -119,6 +119,12 @@ pub enum Fault {
     AllHotIsKept,
     /// A server gives on and on, though what it has given stays its load.
     VainGoesOn,
+    /// What is too heavy for any worker is named, and not split.
+    NothingIsSplit,
+    /// A cachelet is split though one of its keys has the load.
+    OneKeyIsSplit,
+    /// What has just been split is split again before it has shown what that does.
+    SplitsGoOn,
     /// A server that joins a calm cluster gets nothing.
     EmptyStaysEmpty,
     /// A server has its share as soon as the rest of it is on its way.

@@ -93,6 +93,14 @@ impl Prefix {
         Some((Prefix::of(self.first_hash(), bits), Prefix::of(self.last_hash(), bits)))
     }
 
+    /// The 2^`bits` that it is split into, in order.
+    ///
+    /// # Panics
+    /// If they are narrower than cachelets get.
+    pub fn parts(self, bits: u32) -> impl ExactSizeIterator<Item = Prefix> {
+        (0..1 << bits).map(move |at| Prefix::nth((self.place() << bits) + at, self.bits() + bits))
+    }
+
     /// What the binary protocol's vbucket field says of it. Never 0, which is a client that knows no cachelets, and it stays
     /// the first half's when the cachelet is split.
     pub const fn vbucket(self) -> u16 {
@@ -174,6 +182,10 @@ mod tests {
             assert!(low < high && !low.overlaps(high) && whole.overlaps(high));
             assert_eq!(low.vbucket(), whole.vbucket());
             assert_eq!(low.nodes() + high.nodes(), whole.nodes());
+            assert!(whole.parts(1).eq([low, high]) && whole.parts(0).eq([whole]));
+            let quarters = low.halves().into_iter().chain(high.halves());
+            let quarters: Vec<Prefix> = quarters.flat_map(|(low, high)| [low, high]).collect();
+            assert!(quarters.is_empty() || whole.parts(2).eq(quarters));
         }
     }
 

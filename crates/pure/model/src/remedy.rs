@@ -1,6 +1,6 @@
 //! The ledger of balance between servers: what is to take which load from whom, and what came of it.
 
-use crate::{Move, Owner};
+use crate::{Move, Owner, Prefix};
 
 /// What was ordered for one worker, which has more than its part of the work. Parts are shares of the work / shares of the capacity.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +13,8 @@ pub struct Remedy {
     pub load: f64,
     pub fixed: f64,
     pub moves: Vec<Relief>,
+    /// It is the split of this cachelet. The parts are its own then, and that of its heaviest part afterwards.
+    pub split: Option<Prefix>,
     /// Its part when it was judged, and what that says.
     pub came: Option<(f64, Came)>,
     /// How often in a row remedies for this worker have not come true, up to now.

@@ -233,6 +233,7 @@ impl World {
                 helpless: balancer.is_helpless(),
                 refuses: false,
                 copying: Vec::new(),
+                hottest: Vec::new(),
                 room_bytes: None,
             });
         let step = |(cachelet, (to, _)): (&usize, &(usize, u64))| Move {
