@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Came, Move, Owner, Prefix, Relief, Remedy};
 
+use crate::shares::rounded;
 use crate::splits::Splits;
 use crate::trust::Trust;
 
@@ -50,11 +51,6 @@ impl PendingRemedy {
         let expected = rounded(seen - all);
         Remedy { at, seen, expected, load, fixed, moves, split: None, came: None, vain: 0 }
     }
-}
-
-/// To thousandths: what is saved as text reads as it was.
-pub(crate) fn rounded(part: f64) -> f64 {
-    (part * 1000.0).round() / 1000.0
 }
 
 impl Remedies {

@@ -185,6 +185,11 @@ pub(crate) fn quotient(worker: &WorkerLoad) -> f64 {
     worker.load() / worker.service.capacity
 }
 
+/// To thousandths: what is saved as text reads as it was.
+pub(crate) fn rounded(part: f64) -> f64 {
+    (part * 1000.0).round() / 1000.0
+}
+
 #[cfg(test)]
 mod tests {
     use mbal_model::{ServerId, Service, WorkerId};

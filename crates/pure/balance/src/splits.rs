@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{CacheletLoad, Owner, PlannedSplit, Prefix, Remedy, Snapshot, WorkerLoad};
 
-use crate::remedies::rounded;
+use crate::shares::rounded;
 use crate::trust::{Trust, came};
 
 /// A part is to have so much of its worker's part at most: half of what is barely too much has no place yet beside others.
