@@ -124,7 +124,7 @@ impl World {
         self.drive_balancer(host, Event::Asked { cachelet, to });
     }
 
-    /// Invariant 7: what is even stays so. A plan takes from nobody while requests stand waiting nowhere.
+    /// Invariant 7: what is even stays so. A plan takes from nobody, and splits nothing, while requests stand waiting nowhere.
     pub fn look_at_plan(&mut self, outlook: &Outlook, plan: &ClusterPlan) {
         let thresholds = thresholds(&self.profile);
         let workers = outlook.servers.iter().flat_map(|server| &server.workers);
@@ -136,6 +136,12 @@ impl World {
         // What empties a server, or gives one its share, is no answer to loads.
         let evens_out = |why| !matches!(why, Why::Drain | Why::Share | Why::Undone);
         let moved = plan.moves.iter().find(|planned| evens_out(planned.why));
+        if let Some(planned) = plan.splits.first() {
+            self.coverage.meet(Sight::SplitPlanned);
+            if is_even {
+                self.fail(7, format!("{planned:?}, though nobody waits"));
+            }
+        }
         match moved {
             Some(planned) if is_even && outlook.under_way.is_empty() => {
                 self.fail(7, format!("{planned:?}, though loads are {mean:.2}, {most:.2} at most"));

@@ -125,6 +125,7 @@ sights! {
     CallTwice: "coordinator: a call came twice",
     CallTimedOut: "coordinator: did not answer in time",
     PlannedUneven: "planner: moves where loads are uneven",
+    SplitPlanned: "planner: splits what nobody has a place for",
     EvenIsQuiet: "planner: leaves alone what is even",
     Settled: "cluster: came to rest, and every key could be read",
     NoRoute: "peers: a client was told of no route",

@@ -14,8 +14,8 @@ use mbal_control::api::{
 };
 use mbal_control::{Coordinator, Request, Response, Settings};
 use mbal_model::{
-    CacheletLoad, Instant, Order, Outcome, Owner, Prefix, Reading, ServerId, Service, Snapshot,
-    WorkerId, WorkerLoad,
+    CacheletLoad, ClusterMap, Instant, Order, Outcome, Owner, Prefix, Reading, ServerId, Service,
+    Snapshot, WorkerId, WorkerLoad,
 };
 use mbal_planning::Planning;
 use mbal_random::Random;
@@ -39,13 +39,14 @@ pub struct Allowed {
 
 pub struct Brains {
     workers: usize,
-    cachelet_bytes: u64,
+    /// Of each virtual node.
+    node_bytes: f64,
     allowed: Allowed,
     balancers: Vec<Balancer>,
     copier: Option<Copier>,
     coordinator: Coordinator,
     planning: Planning,
-    /// In the map's order.
+    /// In the map's order; those that servers have, which have not heard of the newest yet.
     prefixes: Vec<Prefix>,
     /// Moves that the placement has been told of.
     begun: BTreeSet<u32>,
@@ -60,6 +61,7 @@ pub struct Done {
     pub lent: u64,
     pub moved: u64,
     pub handed: u64,
+    pub split: u64,
 }
 
 impl Brains {
@@ -99,15 +101,16 @@ impl Brains {
         let balancer = |_| Balancer::new(mode, Thresholds::default());
         let (servers, workers) = (situation.servers, situation.workers);
         let copier = || Copier::new(servers, workers, ways.writes, situation.seed);
+        let prefixes: Vec<Prefix> = map.cachelets().iter().map(|(prefix, _)| *prefix).collect();
         Brains {
             workers,
-            cachelet_bytes: situation.cachelet_bytes,
+            node_bytes: situation.cachelet_bytes as f64 / prefixes[0].nodes() as f64,
             allowed,
             balancers: (0..servers).map(balancer).collect(),
             copier: allowed.one.then(copier),
             coordinator,
             planning: Planning::new(Thresholds::default(), 1),
-            prefixes: map.cachelets().iter().map(|(prefix, _)| *prefix).collect(),
+            prefixes,
             begun: BTreeSet::new(),
             random: Random::new(situation.seed),
             epoch: 0,
@@ -119,6 +122,14 @@ impl Brains {
     pub fn map(&self) -> Vec<(Prefix, Owner)> {
         let map = self.coordinator.state().map.as_ref().expect("there is a map");
         map.cachelets().to_vec()
+    }
+
+    pub fn prefixes(&self) -> &[Prefix] {
+        &self.prefixes
+    }
+
+    fn bytes(&self, cachelet: usize) -> f64 {
+        self.node_bytes * self.prefixes[cachelet].nodes() as f64
     }
 
     /// An epoch is over: what all servers have measured, and what comes of it.
@@ -174,7 +185,7 @@ impl Brains {
                 cachelets.push(CacheletLoad {
                     cachelet: self.prefixes[one],
                     load: self.noisy(share * per_share, share * keys_per_share),
-                    bytes: self.cachelet_bytes,
+                    bytes: self.bytes(one) as u64,
                     pinned: false,
                 });
             }
@@ -312,6 +323,7 @@ impl Brains {
     /// What has arrived is its new owner's; what a server has lent stays lent.
     fn follow_map(&mut self, placement: &mut Placement) {
         let map = self.coordinator.state().map.clone().expect("there is a map");
+        self.follow_splits(&map, placement);
         for (at, (_, owner)) in map.cachelets().iter().enumerate() {
             if placement.owners[at] / self.workers + 1 != usize::from(owner.server.0) {
                 placement.owners[at] = self.place(*owner);
@@ -320,6 +332,25 @@ impl Brains {
         }
         let moves = &self.coordinator.state().moves;
         placement.moves.retain(|number, _| moves.keys().any(|known| known.0 == *number));
+    }
+
+    /// Servers split what they have between two epochs. The parts stay where the whole was, lent or not.
+    fn follow_splits(&mut self, map: &ClusterMap, placement: &mut Placement) {
+        if map.cachelets().len() == self.prefixes.len() {
+            return;
+        }
+        let prefixes: Vec<Prefix> = map.cachelets().iter().map(|(prefix, _)| *prefix).collect();
+        let before = |prefix: &Prefix| {
+            self.prefixes.partition_point(|known| known.first_hash() <= prefix.first_hash()) - 1
+        };
+        placement.owners = prefixes.iter().map(|prefix| placement.owners[before(prefix)]).collect();
+        for one in placement.moves.values_mut() {
+            let moving = prefixes.binary_search(&self.prefixes[one.cachelet]);
+            one.cachelet = moving.expect("what moves is not split");
+        }
+        let is_new = |prefix: &&Prefix| self.prefixes.binary_search(prefix).is_err();
+        self.done.split += prefixes.iter().filter(is_new).count() as u64;
+        self.prefixes = prefixes;
     }
 
     fn plan(&mut self, placement: &mut Placement) {
@@ -332,7 +363,7 @@ impl Brains {
             let cachelet = self.cachelet(one.prefix).expect("what moves is in the map");
             if self.begun.insert(number.0) {
                 let (from, to) = (self.place(one.from), self.place(one.to));
-                let left_bytes = self.cachelet_bytes as f64;
+                let left_bytes = self.bytes(cachelet);
                 placement.moves.insert(number.0, Moving { cachelet, from, to, left_bytes });
             }
         }

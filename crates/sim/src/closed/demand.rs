@@ -1,5 +1,7 @@
 //! What is asked for: shares of cachelets and of the hottest keys, by a law of popularity.
 
+use std::sync::Arc;
+
 use mbal_model::{Key, Owner, Prefix};
 use mbal_random::Random;
 
@@ -17,11 +19,20 @@ pub struct Demand {
     /// By cachelet: its part of all operations, that of its hottest keys included.
     pub shares: Vec<f64>,
     pub hottest: Vec<HotKey>,
+    keys: Arc<Vec<HashShare>>,
+}
+
+/// A key's hash, and its part of all operations.
+#[derive(Clone, Copy, Debug)]
+struct HashShare {
+    hash: u64,
+    share: f64,
 }
 
 #[derive(Clone, Debug)]
 pub struct HotKey {
     pub name: Vec<u8>,
+    pub hash: u64,
     pub cachelet: usize,
     /// Of all operations.
     pub share: f64,
@@ -30,26 +41,23 @@ pub struct HotKey {
 }
 
 impl Demand {
-    /// `cachelets`: the first map. They stay the same as long as nothing is split.
+    /// `cachelets`: the first map.
     pub fn new(situation: &Situation, shift: &Shift, cachelets: &[(Prefix, Owner)]) -> Demand {
         let mut random = Random::new(shift.salt);
         let name = |number: u32| format!("k{:x}-{number}", shift.salt & 0xffff).into_bytes();
-        let cachelet_of = |name: &[u8]| {
-            let hash = Key::new(name).expect("a short name").hash();
-            cachelets.partition_point(|(prefix, _)| prefix.first_hash() <= hash) - 1
-        };
-        let places: Vec<usize> =
-            (0..situation.keys).map(|number| cachelet_of(&name(number))).collect();
+        let prefixes: Vec<Prefix> = cachelets.iter().map(|(prefix, _)| *prefix).collect();
+        let hash_of = |number: u32| Key::new(&name(number)).expect("a short name").hash();
+        let hashes: Vec<u64> = (0..situation.keys).map(hash_of).collect();
+        let places: Vec<usize> = hashes.iter().map(|hash| place(&prefixes, *hash)).collect();
         let weights = weights(situation, &shift.law, &places, cachelets, &mut random);
         let sum: f64 = weights.iter().sum();
         let own_sets = |number: usize| match shift.law {
             Law::OneKey { sets, .. } if number == 0 => sets,
             _ => situation.sets,
         };
-        let mut shares = vec![0.0; cachelets.len()];
-        for (place, weight) in places.iter().zip(&weights) {
-            shares[*place] += weight / sum;
-        }
+        let keys = hashes.iter().zip(&weights);
+        let keys = keys.map(|(hash, weight)| HashShare { hash: *hash, share: weight / sum });
+        let keys: Vec<HashShare> = keys.collect();
         let mut order: Vec<usize> = (0..weights.len()).collect();
         let by_weight = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
         if order.len() > HOTTEST {
@@ -59,12 +67,36 @@ impl Demand {
         order.sort_by(by_weight);
         let hottest = order.into_iter().map(|number| HotKey {
             name: name(number as u32),
+            hash: hashes[number],
             cachelet: places[number],
             share: weights[number] / sum,
             sets: own_sets(number),
         });
-        Demand { hottest: hottest.collect(), shares }
+        let (hottest, keys) = (hottest.collect(), Arc::new(keys));
+        Demand { hottest, shares: Vec::new(), keys }.by(&prefixes)
     }
+
+    /// Of cachelets that nobody splits.
+    #[cfg(test)]
+    pub fn of_cachelets(shares: Vec<f64>, hottest: Vec<HotKey>) -> Demand {
+        Demand { shares, hottest, keys: Arc::default() }
+    }
+
+    /// The same by other cachelets, in the order of their hashes.
+    pub fn by(&self, prefixes: &[Prefix]) -> Demand {
+        let mut shares = vec![0.0; prefixes.len()];
+        for key in &*self.keys {
+            shares[place(prefixes, key.hash)] += key.share;
+        }
+        let mut hottest = self.hottest.clone();
+        hottest.iter_mut().for_each(|key| key.cachelet = place(prefixes, key.hash));
+        Demand { shares, hottest, keys: Arc::clone(&self.keys) }
+    }
+}
+
+/// Which of the cachelets has a hash.
+fn place(prefixes: &[Prefix], hash: u64) -> usize {
+    prefixes.partition_point(|prefix| prefix.first_hash() <= hash) - 1
 }
 
 /// By key.
@@ -95,6 +127,10 @@ fn weights(
             let others: f64 = weights[1..].iter().sum();
             weights[0] = share / (1.0 - share) * others;
             weights
+        }
+        Law::OneCachelet { share } => {
+            let hot = random.below(cachelets.len() as u64) as usize;
+            parted(&places.iter().map(|place| *place == hot).collect::<Vec<_>>(), share)
         }
         Law::OneWorker { share } => {
             let worker = random.below(situation.all_workers() as u64) as usize;

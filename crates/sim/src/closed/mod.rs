@@ -52,6 +52,9 @@ pub struct Args {
     /// Only clusters of eight servers at most.
     #[arg(long)]
     small: bool,
+    /// In each situation the keys of one cachelet have several times an even worker's part.
+    #[arg(long)]
+    one_cachelet: bool,
     /// Fails if a figure of the last rule is below its floor.
     #[arg(long)]
     floors: bool,
@@ -95,7 +98,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     };
     let rules: Vec<&Rules> = args.rules.iter().map(named).collect::<Result<_, _>>()?;
     if args.tell {
-        tell(args.seed, args.events, &rules);
+        tell(args, &rules);
         return Ok(());
     }
     if args.check {
@@ -127,14 +130,19 @@ fn in_words(file: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", file.display())
 }
 
-fn tell(seed: u64, by_events: bool, rules: &[&Rules]) {
-    let world = World::draw(seed);
-    println!("seed {seed}: {}", world.situation.told());
+fn tell(args: &Args, rules: &[&Rules]) {
+    let world = World::of(drawn(args, args.seed));
+    println!("seed {}: {}", args.seed, world.situation.told());
     for rules in rules {
         println!("{}:", rules.name);
-        let trial = world.run(rules, by_events, true);
+        let trial = world.run(rules, args.events, true);
         println!("{:?}", Verdict::new(&world.situation, &trial));
     }
+}
+
+fn drawn(args: &Args, seed: u64) -> Situation {
+    let situation = Situation::draw(seed);
+    if args.one_cachelet { situation.with_one_cachelet() } else { situation }
 }
 
 /// Mean values by events, of the first situations that have no more than so many clients.
@@ -166,8 +174,9 @@ fn verdicts(
                 while left.fetch_sub(1, Relaxed) > 0 {
                     let world = loop {
                         let seed = next.fetch_add(1, Relaxed);
-                        if is_wanted(&Situation::draw(seed)) {
-                            break World::draw(seed);
+                        let situation = drawn(args, seed);
+                        if is_wanted(&situation) {
+                            break World::of(situation);
                         }
                     };
                     let judged = |rules: &&Rules| {

@@ -291,8 +291,8 @@ mod tests {
         let sum: f64 = weights.iter().sum();
         let shares: Vec<f64> = weights.iter().map(|weight| weight / sum).collect();
         let share = 0.8 * shares[0];
-        let key = HotKey { name: b"hot".to_vec(), cachelet: 0, share, sets: 0.02 };
-        Demand { shares, hottest: vec![key] }
+        let key = HotKey { name: b"hot".to_vec(), hash: 0, cachelet: 0, share, sets: 0.02 };
+        Demand::of_cachelets(shares, vec![key])
     }
 
     /// The best of all placements of whole cachelets, the key with copies on no, one or two other servers.

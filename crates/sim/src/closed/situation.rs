@@ -81,6 +81,10 @@ pub enum Law {
     OneWorker {
         share: f64,
     },
+    /// Keys that are all one cachelet's in the beginning have so much.
+    OneCachelet {
+        share: f64,
+    },
 }
 
 impl Situation {
@@ -115,6 +119,16 @@ impl Situation {
             round_trip,
             cachelet_bytes: dice.log(f64::from(1 << 18), f64::from(1 << 24)) as u64,
         }
+    }
+
+    /// The same servers and clients. In each shift the keys of one cachelet have from two to eight times an even worker's part.
+    pub fn with_one_cachelet(self) -> Situation {
+        let mut dice = Dice(Random::new(self.seed ^ 0x6f6e_6563));
+        let part = 1.0 / self.all_workers() as f64;
+        let law =
+            |dice: &mut Dice| Law::OneCachelet { share: dice.log(2.0, 8.0).min(0.9 / part) * part };
+        let shifts = self.shifts.iter().map(|shift| Shift { law: law(&mut dice), ..*shift });
+        Situation { shifts: shifts.collect(), ..self }
     }
 
     pub fn all_workers(&self) -> usize {
@@ -159,6 +173,7 @@ impl Law {
                 sets * 100.0
             ),
             Law::OneWorker { share } => format!("one worker with {:.0}%", share * 100.0),
+            Law::OneCachelet { share } => format!("one cachelet with {:.0}%", share * 100.0),
         }
     }
 }

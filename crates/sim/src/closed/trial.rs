@@ -72,11 +72,7 @@ pub struct Trial {
 }
 
 impl World {
-    pub fn draw(seed: u64) -> World {
-        World::of(Situation::draw(seed))
-    }
-
-    fn of(situation: Situation) -> World {
+    pub fn of(situation: Situation) -> World {
         let map = Brains::new(&situation, Allowed::default(), ATOMIC).map();
         let demand = |shift| Demand::new(&situation, shift, &map);
         World { demands: situation.shifts.iter().map(demand).collect(), situation, map }
@@ -126,8 +122,14 @@ impl World {
         let mut placement = self.placement();
         let mut trial = Trial::default();
         let mut served = Served::default();
+        let mut divided: Option<Demand> = None;
         for epoch in 0..EPOCHS {
-            let (demand, age) = self.shift(epoch);
+            let (asked, age) = self.shift(epoch);
+            let prefixes = brains.prefixes();
+            if age == 0 || prefixes.len() != divided.as_ref().unwrap_or(asked).shares.len() {
+                divided = (prefixes.len() != asked.shares.len()).then(|| asked.by(prefixes));
+            }
+            let demand = divided.as_ref().unwrap_or(asked);
             let taken = placement.carry(&situation.speeds);
             let laid = placement.lay(situation, demand, &taken, &served, ways);
             served = laid.network.solve(&served);
@@ -144,15 +146,16 @@ impl World {
             trial.p99.push(p99);
             let before = brains.done;
             brains.end_epoch(&mut placement, demand, &laid, &served);
-            let Done { lent, moved, handed } = brains.done;
+            let Done { lent, moved, handed, split } = brains.done;
             let (lent, moved) = (lent - before.lent, moved - before.moved);
             trial.moves.push([lent + moved, moved]);
             if tells {
                 let mark = if age == 0 { "*" } else { " " };
                 println!(
-                    "{mark}{epoch:3} {:9.0}/s  lent {lent} moved {moved} handed {} moving {} copied {}  {}",
+                    "{mark}{epoch:3} {:9.0}/s  lent {lent} moved {moved} handed {} split {} moving {} copied {}  {}",
                     served.throughput,
                     handed - before.handed,
+                    split - before.split,
                     placement.moves.len(),
                     placement.copied.len(),
                     busy(situation, &served),
