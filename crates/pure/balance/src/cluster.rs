@@ -107,7 +107,7 @@ pub(crate) struct Board<'o> {
     pub(crate) outlook: &'o Outlook,
     pub snapshot: Snapshot,
     under_way: BTreeSet<Prefix>,
-    giving: BTreeMap<ServerId, usize>,
+    pub(crate) giving: BTreeMap<ServerId, usize>,
     taking: BTreeMap<ServerId, usize>,
     /// Of servers that evict nothing: bytes that they have room for, beside what is on its way to them.
     room: BTreeMap<ServerId, u64>,

@@ -62,7 +62,7 @@ pub(crate) fn fill(board: &mut Board, filling: &mut BTreeSet<ServerId>, threshol
         let share = cachelets * count.workers / workers.max(1);
         let own_load = count.load / count.workers.max(1) as f64;
         let has_little = 2 * count.cachelets < share && 2.0 * own_load <= load;
-        if count.cachelets == 0 || has_little {
+        if count.cachelets == 0 || has_little && !board.gives(count.server) {
             filling.insert(count.server);
         }
         let has_enough = share <= count.cachelets || load + GAP_MIN < own_load;
@@ -70,7 +70,12 @@ pub(crate) fn fill(board: &mut Board, filling: &mut BTreeSet<ServerId>, threshol
         if has_enough && (!board.awaits(count.server) || is_planted(Fault::FilledOnPaper)) {
             filling.remove(&count.server);
         }
-        if has_enough || !filling.contains(&count.server) || board.refuses(count.server) {
+        // Who gives has too much to do as it is: few cachelets are what is planned for it.
+        if has_enough
+            || !filling.contains(&count.server)
+            || board.refuses(count.server)
+            || board.gives(count.server)
+        {
             continue;
         }
         for _ in count.cachelets..share {
@@ -145,6 +150,11 @@ impl Board<'_> {
     /// Something was under way to it before this plan.
     fn awaits(&self, server: ServerId) -> bool {
         self.outlook.under_way.iter().any(|step| step.to.server == server)
+    }
+
+    /// Something is on its way from it, or is to be.
+    fn gives(&self, server: ServerId) -> bool {
+        self.giving.get(&server).is_some_and(|count| *count > 0)
     }
 
     fn refuses(&self, server: ServerId) -> bool {

@@ -260,6 +260,21 @@ fn what_a_server_did_not_take_of_its_share_is_planned_again() {
     assert_eq!([0, 1, 2].map(|server| cluster.of(server)), [8; 3]);
 }
 
+/// A slow server that gives most of what it has has few cachelets then, and on paper little to do.
+#[test]
+fn who_gives_is_given_nothing() {
+    let mut cluster = Cluster::new(&[&[&[0.08; 12]], &[&[0.03; 12]], &[&[0.03; 12]]]);
+    let leaving = cluster.servers[0].workers[0].cachelets[..9].iter().map(|held| held.cachelet);
+    let takers = [at(1, 0), at(2, 0)].into_iter().cycle();
+    cluster.under_way =
+        leaving.zip(takers).map(|(cachelet, to)| Move { cachelet, from: at(0, 0), to }).collect();
+    for _ in 0..3 {
+        let plan = cluster.epoch();
+        let mut all = plan.moves.iter().chain(&plan.later);
+        assert!(all.all(|one| one.step.to.server != ServerId(0)), "{plan:?}");
+    }
+}
+
 #[test]
 fn who_refuses_gets_no_share_and_all_of_it_afterwards() {
     let mut cluster = Cluster::new(&[&[&[0.01; 12]], &[&[0.01; 12]], &[&[]]]);
