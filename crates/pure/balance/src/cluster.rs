@@ -51,6 +51,9 @@ const FAULT_MAX: f64 = 2.0;
 /// Less is chance.
 const SHOWN_LEAST: f64 = 0.1;
 
+/// Of what a worker has above its part, a plan takes this much at least.
+const WORTH: f64 = 0.05;
+
 /// What a move takes of a worker while it lasts, and how long that is.
 const MOVE_COST: f64 = 0.3;
 const MOVE_SECONDS: f64 = 0.1;
@@ -348,6 +351,10 @@ impl ClusterPlanner {
             let first = planned(before, &step.moves[0], Why::Overload);
             let others = step.moves[1..].iter().map(|step| planned(before, step, why));
             units.push([first].into_iter().chain(others).collect());
+        }
+        // What is that little cannot be judged, and costs its giver time all the same: mostly one key is the load.
+        if seen - field.quotient(source) < WORTH * (seen - 1.0) {
+            units.clear();
         }
         units.sort_by(|a, b| b[0].load.total_cmp(&a[0].load));
         let capacity = field.workers()[source].service.capacity;

@@ -260,6 +260,16 @@ fn what_a_server_did_not_take_of_its_share_is_planned_again() {
     assert_eq!([0, 1, 2].map(|server| cluster.of(server)), [8; 3]);
 }
 
+/// One key is most of the load.
+#[test]
+fn what_takes_little_of_an_overload_stays() {
+    let moved = |light| {
+        let mut cluster = Cluster::new(&[&[&[0.95, light]], &[&[0.1]], &[&[0.1]]]);
+        (0..8).any(|_| !cluster.epoch().moves.is_empty())
+    };
+    assert!(!moved(0.02) && moved(0.05));
+}
+
 /// A slow server that gives most of what it has has few cachelets then, and on paper little to do.
 #[test]
 fn who_gives_is_given_nothing() {
