@@ -6,13 +6,13 @@
 //!   T, what a write costs, rates of one key    ──► Policy, Upkeep ──► how many copies, or that they go
 //! ```
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use mbal_model::Instant;
 use mbal_sketch::Rates;
 
 use crate::balls::{Demand, Prediction, Threshold, choose_threshold, copies_threshold};
+
+mod backoff;
+
+pub use backoff::CopyBackoff;
 
 /// What a copy is to answer at least, as a part of what a server answers on average: below it, its upkeep is more than it helps.
 pub const COPY_WORTH: f64 = 0.02;
@@ -117,6 +117,13 @@ const WAITING_MAX: f64 = 0.125;
 /// A key loses its copies when it had less than half of what gives them, at so many looks.
 const COOL_LOOKS: u32 = 5;
 
+/// How many rounds of letting go a time would have if none waited for another: each is followed by one as long in which copies are told, so writes
+/// wait for half of the time at most.
+fn rounds(waiting: f64) -> f64 {
+    let waiting = waiting.clamp(0.01, 0.49);
+    waiting / (1.0 - 2.0 * waiting)
+}
+
 /// What is known of a key that has copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Upkeep {
@@ -131,6 +138,8 @@ pub struct Upkeep {
     waiting: f64,
     /// Looks at which it was not hot any more, one after the other.
     cool: u32,
+    /// See [`Upkeep::writes_bearable`].
+    writes_bearable: f64,
 }
 
 /// What was seen of a key with copies since the last look.
@@ -162,13 +171,22 @@ pub enum Verdict {
 impl Upkeep {
     /// Of a key that is to get copies.
     pub fn new(rates: Rates) -> Upkeep {
-        Upkeep { rates, elsewhere: 0.0, answered: 0.0, written: 0.0, waiting: 0.0, cool: 0 }
+        let (elsewhere, answered, written, waiting) = (0.0, 0.0, 0.0, 0.0);
+        let writes_bearable = f64::INFINITY;
+        Upkeep { rates, elsewhere, answered, written, waiting, cool: 0, writes_bearable }
+    }
+
+    /// Writes a second that would wait for copies for as long as they may, by what those of this key have shown that waited for longer. Infinity:
+    /// none has.
+    pub fn writes_bearable(&self) -> f64 {
+        self.writes_bearable
     }
 
     /// What is to become of the copies.
     pub fn look(&mut self, policy: &Policy, seen: &Seen) -> Verdict {
         let Seen { seconds, answered, written, waited, value_bytes, .. } = *seen;
-        self.waiting += ((waited / seconds).min(1.0) - self.waiting) / 8.0;
+        let waits = (waited / seconds).min(1.0);
+        self.waiting += (waits - self.waiting) / 8.0;
         self.answered = self.answered * LEDGER_KEEPS + answered;
         self.written = self.written * LEDGER_KEEPS + written;
         // Shadows tell of their reads a few times a second.
@@ -182,6 +200,10 @@ impl Upkeep {
         // Until its shadows have let go it is looked at again.
         let has_ended = self.cool >= COOL_LOOKS;
         let is_a_loss = self.is_a_loss(policy, seen.copies) || self.waiting > WAITING_MAX;
+        if is_a_loss && waits > WAITING_MAX {
+            let writes = (written / seconds).max(f64::MIN_POSITIVE);
+            self.writes_bearable = writes * rounds(WAITING_MAX) / rounds(waits);
+        }
         let is_hot = policy.copies(&twice, value_bytes) > 1
             || seen.is_wanted && policy.allowed(&twice) >= 2.0;
         match is_hot {
@@ -201,34 +223,6 @@ impl Upkeep {
     fn is_a_loss(&self, policy: &Policy, copies: usize) -> bool {
         let due = policy.reads_per_write * copies as f64 * self.written;
         self.written >= WRITES_THAT_SHOW && 2.0 * self.answered < due
-    }
-}
-
-/// Keys that were copied and turned out to be written too often. Samples alone would say again and again that they are hot.
-#[derive(Debug, Default)]
-pub struct CopyBackoff {
-    /// Until when they are not copied, and how long that is.
-    keys: BTreeMap<u64, (Instant, Duration)>,
-}
-
-const PAUSE_MIN: Duration = Duration::from_secs(2);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-const KEYS_MAX: usize = 1024;
-
-impl CopyBackoff {
-    /// Whether this key is not to be copied now.
-    pub fn has(&self, hash: u64, now: Instant) -> bool {
-        self.keys.get(&hash).is_some_and(|(until, _)| now < *until)
-    }
-
-    /// It was copied, and written too often: for twice as long as the last time, unless that is long ago.
-    pub fn add(&mut self, hash: u64, now: Instant) {
-        self.keys.retain(|_, (until, pause)| now < *until + *pause);
-        let pause =
-            self.keys.get(&hash).map_or(PAUSE_MIN, |(_, pause)| (*pause * 2).min(PAUSE_MAX));
-        if self.keys.len() < KEYS_MAX {
-            self.keys.insert(hash, (now + pause, pause));
-        }
     }
 }
 
@@ -404,25 +398,15 @@ mod tests {
     }
 
     #[test]
-    fn who_backs_off_again_does_so_for_longer() {
-        let (mut backoff, second) = (CopyBackoff::default(), Instant::from_secs);
-        assert!(!backoff.has(7, second(0)));
-        backoff.add(7, second(0));
-        assert!(
-            backoff.has(7, second(1)) && !backoff.has(7, second(2)) && !backoff.has(8, second(1))
-        );
-        backoff.add(7, second(3));
-        assert!(backoff.has(7, second(6)) && !backoff.has(7, second(7)));
-        for _ in 0..9 {
-            backoff.add(7, second(8));
-        }
-        assert!(backoff.has(7, second(67)) && !backoff.has(7, second(68)));
-        backoff.add(8, second(200));
-        backoff.add(7, second(200));
-        assert!(!backoff.has(7, second(202)), "that is long ago");
-        for hash in 0..9_999 {
-            backoff.add(hash, second(300));
-        }
-        assert!(backoff.has(9, second(301)) && !backoff.has(9_998, second(301)), "it has a bound");
+    fn copies_tell_how_many_writes_would_wait_for_as_long_as_they_may() {
+        let mut upkeep = Upkeep::new(rates(1e6, 0.0));
+        assert_eq!(upkeep.writes_bearable(), f64::INFINITY);
+        // A round of letting go takes 2 ms, one of telling as long: of 100 writes in a fifth of a second most wait with others.
+        let waited = 0.2 * (0.002 * 500.0) / (1.0 + 2.0 * 0.002 * 500.0);
+        while upkeep.look(&DEAR, &Seen { waited, ..seen(1e6, 1e6, 100.0) })
+            != (Verdict::Cools { back_off: true })
+        {}
+        let bearable = upkeep.writes_bearable();
+        assert!((75.0..95.0).contains(&bearable), "{bearable}: an eighth of the time");
     }
 }

@@ -178,7 +178,7 @@ impl Copier {
                 Verdict::Copies(wanted) if is_here => wanted,
                 Verdict::Cools { back_off: true } => {
                     let hash = Key::new(name).expect("it was a key").hash();
-                    self.backoffs[server].add(hash, now);
+                    self.backoffs[server].add(hash, home.upkeep.writes_bearable(), now);
                     0
                 }
                 _ => 0,
@@ -223,7 +223,7 @@ impl Copier {
             if self.homes.contains_key(&key.name)
                 || !(is_hot[server] || self.wanted.contains_key(&key.name))
                 || moves
-                || self.backoffs[server].has(hash, now)
+                || self.backoffs[server].has(hash, known.last.writes.max(known.told.writes), now)
             {
                 continue;
             }

@@ -212,7 +212,7 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
             Verdict::Copies(_) => {}
             Verdict::Cools { back_off } => {
                 if back_off {
-                    backoff.add(hash, lease_now);
+                    backoff.add(hash, one.upkeep.writes_bearable(), lease_now);
                 }
                 one.cools();
             }
@@ -227,7 +227,9 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
             break;
         }
         let Some(key) = Key::new(&name) else { continue };
-        if backoff.has(hash, lease_now) {
+        let lately = lately.get(&hash).map(|known| &known.rates);
+        let writes = lately.map_or(0.0, |rates| rates.writes).max(rates.writes);
+        if backoff.has(hash, writes, lease_now) {
             continue;
         }
         let moves = shared.moves.list(|one| one.prefix.contains(hash));
@@ -240,7 +242,6 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
                 .store
                 .read(&key, here.now.second, false, &mut nothing, |view, _| view.value_bytes());
         let Some(value_bytes) = value_bytes else { continue };
-        let lately = lately.get(&hash).map(|known| &known.rates);
         let count = match is_hotspot {
             true => policy.copies_for_new(&rates, lately, value_bytes),
             false => 1,
