@@ -194,11 +194,7 @@ impl Inner {
             let (route, target, before) = {
                 let routes = self.routes();
                 let route = routes.route(hash);
-                let target = |owner| {
-                    let address = routes.address(owner).cloned();
-                    let nth = hash as usize % self.options.connections;
-                    address.map(|address| Target { owner, address, nth })
-                };
+                let target = |owner| self.target_at(&routes, owner, hash);
                 let before = route.before.map(|owner| (owner, target(owner)));
                 (route, target(route.owner).expect("an owner has an address"), before)
             };
@@ -211,6 +207,12 @@ impl Inner {
                 return target;
             }
         }
+    }
+
+    /// Where a key of this hash is asked for at that worker.
+    pub fn target_at(&self, routes: &Routes, owner: Owner, hash: u64) -> Option<Target> {
+        let address = routes.address(owner)?.clone();
+        Some(Target { owner, address, nth: hash as usize % self.options.connections })
     }
 
     /// Waits until what has been asked there is answered, or will never be.

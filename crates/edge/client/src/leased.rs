@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant as SystemInstant;
 
 use mbal_locks::{Mutex, ranks};
-use mbal_model::{Instant, ReplicaVersion, ServerId};
+use mbal_model::{Instant, Owner, ReplicaVersion, ServerId};
 use mbal_random::Random;
-use mbal_replica::{Choice, Leases};
+use mbal_replica::{Choice, Leases, choose_place};
 use tokio::time::timeout;
 
 use crate::client::{Inner, Target};
@@ -26,6 +26,8 @@ use mbal_wire::MetaStatus;
 const KEYS_MAX: usize = 1024;
 /// Marks of answers that told of no copies: 16 KiB.
 const MARKS: usize = 1024;
+/// Copies of one key that a batch considers, beginning with a random one: where one is takes time for each server of the cluster.
+const TRIED_MAX: usize = 8;
 /// What a copy's server may take of a read's time; the rest is the home's.
 const PATIENCE_PART: u32 = 2;
 
@@ -70,6 +72,21 @@ impl Leased {
         self.with(|leases, random| leases.route(hash, self.now(), random))
     }
 
+    fn is_leased(&self, hash: u64) -> bool {
+        self.with(|leases, _| leases.seen(hash, self.now()).is_some())
+    }
+
+    /// Some suffixes of which a read may choose, what must not be older there, and random bits for the choice. `None`: there is no lease.
+    fn some_copies(&self, hash: u64) -> Option<(Vec<u8>, ReplicaVersion, u32)> {
+        self.with(|leases, random| {
+            let (suffixes, seen) = leases.copies(hash, self.now())?;
+            let first = random as usize % suffixes.len().max(1);
+            let some = suffixes.iter().cycle().skip(first).take(TRIED_MAX.min(suffixes.len()));
+            // The same bits have chosen the first of them.
+            Some((some.copied().collect(), seen, random.rotate_left(16)))
+        })
+    }
+
     /// Reads go home, until it tells of copies when it is asked later than now.
     pub fn ends(&self, hash: u64) {
         self.with(|leases, _| leases.without(hash, self.now()));
@@ -106,12 +123,39 @@ impl Inner {
         let routes = self.routes();
         self.leased.follow(routes.version());
         let Choice::Copy { suffix, seen } = self.leased.route(key.hash) else { return None };
-        let owner = routes.copy(&key.key(), suffix)?;
-        let address = routes.address(owner)?.clone();
+        let target = self.target_at(&routes, routes.copy(&key.key(), suffix)?, key.hash)?;
         drop(routes);
-        let nth = key.hash as usize % self.options.connections;
-        let is_asked = !self.pool.is_left_alone(owner.server);
-        is_asked.then_some((Target { owner, address, nth }, seen))
+        let is_asked = !self.pool.is_left_alone(target.owner.server);
+        is_asked.then_some((target, seen))
+    }
+
+    /// The same of a key that leaves together with others, whose targets are `asked` anyway.
+    pub fn copy_among(
+        &self,
+        key: &SentKey,
+        asked: impl Fn(&Target) -> bool,
+    ) -> Option<(Target, ReplicaVersion)> {
+        let (suffixes, seen, random) = self.leased.some_copies(key.hash)?;
+        let places = {
+            let routes = self.routes();
+            let copies = suffixes.iter().map(|suffix| routes.copy(&key.key(), *suffix));
+            let owners = std::iter::once(Some(routes.route(key.hash).owner)).chain(copies);
+            let target = |owner: Option<Owner>| self.target_at(&routes, owner?, key.hash);
+            owners.map(target).collect::<Vec<_>>()
+        };
+        let is_asked = |at: usize| places[at].as_ref().is_some_and(&asked);
+        let at = choose_place(places.len(), is_asked, random);
+        let target = places.into_iter().nth(at).flatten().filter(|_| at > 0)?;
+        (!self.pool.is_left_alone(target.owner.server)).then_some((target, seen))
+    }
+
+    /// Whether this key may be read by a lease now.
+    pub fn has_lease(&self, key: &SentKey) -> bool {
+        if !self.options.copies {
+            return false;
+        }
+        self.leased.follow(self.routes().version());
+        self.leased.is_leased(key.hash)
     }
 
     /// Reads a key by its lease, if there is one. `None`: the home is to be asked.

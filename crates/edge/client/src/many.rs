@@ -16,24 +16,19 @@ use crate::request::{Command, SentKey};
 /// Keys that leave as one job.
 const BATCH_KEYS: usize = 256;
 
+/// Places among the keys, and of those that are read by a lease what was seen of them.
+type BatchKeys = Vec<(usize, Option<ReplicaVersion>)>;
+
 /// Keys that leave together.
 struct Batch {
     target: Target,
-    /// Places among the keys, and of those that are read by a lease what was seen of them.
-    keys: Vec<(usize, Option<ReplicaVersion>)>,
+    keys: BatchKeys,
 }
 
 impl Inner {
     /// Asks the owners of many keys at once; the answers in the keys' order.
     pub async fn get_many(self: &Arc<Self>, keys: Vec<SentKey>) -> Vec<Result<MetaReply, Error>> {
-        let mut batches: BTreeMap<Target, Vec<(usize, Option<ReplicaVersion>)>> = BTreeMap::new();
-        for (at, key) in keys.iter().enumerate() {
-            let (target, by_lease) = match self.copy(key) {
-                Some((target, seen)) => (target, Some(seen)),
-                None => (self.target(key.hash).await, None),
-            };
-            batches.entry(target).or_default().push((at, by_lease));
-        }
+        let batches = self.batches(&keys).await;
         let keys = Arc::new(keys);
         let mut asking = JoinSet::new();
         for (target, batch) in &batches {
@@ -51,6 +46,26 @@ impl Inner {
             }
         }
         answers
+    }
+
+    /// Which worker is asked for which keys. Those that copies may answer come last: they go where others go anyway, since a turn of a worker costs as
+    /// much as many keys.
+    async fn batches(&self, keys: &[SentKey]) -> BTreeMap<Target, BatchKeys> {
+        let mut batches: BTreeMap<Target, BatchKeys> = BTreeMap::new();
+        let (leased, others): (Vec<usize>, Vec<usize>) =
+            (0..keys.len()).partition(|at| self.has_lease(&keys[*at]));
+        for at in others {
+            batches.entry(self.target(keys[at].hash).await).or_default().push((at, None));
+        }
+        for at in leased {
+            let copy = self.copy_among(&keys[at], |target| batches.contains_key(target));
+            let (target, by_lease) = match copy {
+                Some((target, seen)) => (target, Some(seen)),
+                None => (self.target(keys[at].hash).await, None),
+            };
+            batches.entry(target).or_default().push((at, by_lease));
+        }
+        batches
     }
 
     async fn get_batch(

@@ -46,6 +46,7 @@ async fn reads_go_to_copies_and_writes_home() {
     let fake = Fake::start(2, |worker, request| match (worker, is_marked(request)) {
         (1, true) => hit(""),
         (0, false) if request.starts_with("mg ") => hit(ATOMIC),
+        (1, false) if request.starts_with("mg ") => hit(""),
         _ => reply("HD\r\n"),
     })
     .await;
@@ -57,7 +58,7 @@ async fn reads_go_to_copies_and_writes_home() {
     let copies = by_lease(&fake);
     assert!((60..200).contains(&copies), "{copies} of 200 by leases");
     assert_eq!(client.copy_reads(), copies as u64);
-    let many = client.get_many(vec![hot.clone(); 100]).await.unwrap();
+    let many = client.get_many([key(0, 0), key(1, 0)]).await.unwrap();
     assert!(many.iter().all(Option::is_some) && by_lease(&fake) > copies);
     assert_eq!(client.copy_reads(), by_lease(&fake) as u64);
     assert!(client.get_and_touch(&hot, None).await.unwrap().is_some());
@@ -67,6 +68,28 @@ async fn reads_go_to_copies_and_writes_home() {
     let is_write = |request: &str| !request.starts_with("mg ") || request.contains(" T0");
     let writes = asked.iter().filter(|(_, request)| is_write(request));
     assert!(writes.clone().count() == 3 && writes.clone().all(|(worker, _)| *worker == 0));
+}
+
+#[tokio::test]
+async fn what_leaves_together_asks_no_server_more_for_the_sake_of_a_copy() {
+    let hot = format!("mg {} ", key(0, 0));
+    let fake = Fake::start(2, move |worker, request| {
+        let is_home = worker == 0 && request.starts_with(&hot);
+        hit(if is_home { ATOMIC } else { "" })
+    })
+    .await;
+    let client = fake.client(options()).await;
+    lease(&fake, &client, &key(0, 0)).await;
+    for others_server in [0, 1] {
+        let before = fake.asked().len();
+        for _ in 0..20 {
+            let many = client.get_many([key(0, 0), key(others_server, 1)]).await.unwrap();
+            assert!(many.iter().all(Option::is_some), "{many:?}");
+        }
+        let asked = fake.asked().split_off(before);
+        assert_eq!(asked.len(), 40);
+        assert!(asked.iter().all(|(worker, _)| *worker == others_server), "{asked:?}");
+    }
 }
 
 #[tokio::test]

@@ -52,6 +52,16 @@ fn one_of(count: usize, random: u32) -> usize {
     ((u64::from(random) * count as u64) >> 32) as usize
 }
 
+/// One of so many places of a key, by random bits: of those that are asked for other keys anyway, if any are. There a read costs a key, at another
+/// place a turn.
+pub fn choose_place(count: usize, is_asked: impl Fn(usize) -> bool, random: u32) -> usize {
+    let asked = (0..count).filter(|place| is_asked(*place));
+    match asked.clone().count() {
+        0 => one_of(count, random),
+        among => asked.clone().nth(one_of(among, random)).expect("it is one of them"),
+    }
+}
+
 impl Lease {
     fn saw(&mut self, version: ReplicaVersion, now: Instant) {
         self.seen = self.seen.max(version);
@@ -101,6 +111,11 @@ impl Leases {
     /// What this client has been shown of a key, as far as it is remembered.
     pub fn shown(&self, hash: u64) -> ReplicaVersion {
         self.leases.get(&hash).map_or_else(ReplicaVersion::default, |lease| lease.seen)
+    }
+
+    /// Suffixes of the copies of which one may be asked now, and what it must not be older than. `None`: it has no lease.
+    pub fn copies(&mut self, hash: u64, now: Instant) -> Option<(&[u8], ReplicaVersion)> {
+        self.lease(hash, now).map(|lease| (lease.suffixes.as_slice(), lease.seen))
     }
 
     fn lease(&mut self, hash: u64, now: Instant) -> Option<&Lease> {
@@ -251,6 +266,17 @@ mod tests {
         let choices = [0, 1, 2].map(|place| leases.route(KEY, at(1_009), choosing(place)));
         assert_eq!(choices, [Choice::Home, copy(1), copy(4)]);
         assert_eq!(leases.route(KEY, at(1_010), choosing(1)), Choice::Home);
+    }
+
+    #[test]
+    fn of_the_places_those_that_are_asked_anyway_are_chosen_from() {
+        let chosen = |asked: &[usize]| {
+            let at = |part: u32| choose_place(4, |place| asked.contains(&place), part << 29);
+            (0..8).map(at).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&[]), [0, 0, 1, 1, 2, 2, 3, 3]);
+        assert_eq!(chosen(&[2]), [2; 8]);
+        assert_eq!(chosen(&[0, 3]), [0, 0, 0, 0, 3, 3, 3, 3]);
     }
 
     #[test]

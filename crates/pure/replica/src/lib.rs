@@ -19,7 +19,7 @@ mod home;
 mod message;
 mod shadow;
 
-pub use client::{Choice, Leases};
+pub use client::{Choice, Leases, choose_place};
 pub use fence::Newborn;
 pub use home::{Home, HomeState, Say, Terms, What};
 pub use message::{Announcement, Held, Hold, HoldWhat, Item, MARK, Outcome, Stamp};

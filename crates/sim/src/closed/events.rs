@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use mbal_random::Random;
+use mbal_replica::choose_place;
 
 use super::demand::Demand;
 use super::network::{KEY, LINK, Served, TURN};
@@ -302,6 +303,8 @@ impl Events {
         let own = self.clients[client].at;
         let own_server = own.map(|worker| worker / situation.workers);
         let mut parts: Vec<Job> = Vec::new();
+        // Copied keys of a smart client, which go where others go.
+        let mut joining: Vec<usize> = Vec::new();
         let (mut first_asks, mut first_writes) = (0, 0);
         for _ in 0..batch {
             let target = targets.draw(&mut self.random);
@@ -321,8 +324,13 @@ impl Events {
                 } else {
                     let here =
                         places.iter().find(|at| Some(**at / situation.workers) == own_server);
-                    let may_choose = own.is_none() || ways.forwards_to_copies(batch);
-                    if self.clients[client].leases & bit != 0 {
+                    let may_choose = ways.forwards_to_copies(batch);
+                    let has_lease = self.clients[client].leases & bit != 0;
+                    if has_lease && own.is_none() {
+                        joining.push(copied);
+                        continue;
+                    }
+                    if has_lease {
                         let chosen = self.random.below(places.len() as u64) as usize;
                         worker = if may_choose { places[chosen] } else { worker };
                         let here = here.filter(|_| ways.answers_at_once(batch));
@@ -336,17 +344,15 @@ impl Events {
                 first_writes |= writes;
                 continue;
             }
-            match parts.iter_mut().find(|part| part.worker == worker) {
-                Some(part) => {
-                    part.keys += 1;
-                    part.asks |= asks;
-                    part.writes |= writes;
-                }
-                None => {
-                    let what = What::Part { client };
-                    parts.push(Job { worker, what, work: 0.0, keys: 1, asks, writes });
-                }
-            }
+            let what = What::Part { client };
+            add_key(&mut parts, Job { worker, what, work: 0.0, keys: 1, asks, writes });
+        }
+        for copied in joining {
+            let places = &self.copied[copied].places;
+            let is_asked = |at: usize| parts.iter().any(|part| part.worker == places[at]);
+            let worker = places[choose_place(places.len(), is_asked, self.random.word() as u32)];
+            let (what, asks) = (What::Part { client }, 1 << copied);
+            add_key(&mut parts, Job { worker, what, work: 0.0, keys: 1, asks, writes: 0 });
         }
         let turn = if own.is_some() { LINK } else { TURN };
         parts.iter_mut().for_each(|part| part.work = turn + f64::from(part.keys) * KEY);
@@ -582,6 +588,18 @@ impl Events {
             ..Served::default()
         };
         (served, done.delays.at(0.99) / 1e7)
+    }
+}
+
+/// A key more for its worker, in the part that it has of the batch already or in one of its own.
+fn add_key(parts: &mut Vec<Job>, key: Job) {
+    match parts.iter_mut().find(|part| part.worker == key.worker) {
+        Some(part) => {
+            part.keys += key.keys;
+            part.asks |= key.asks;
+            part.writes |= key.writes;
+        }
+        None => parts.push(key),
     }
 }
 

@@ -10,6 +10,7 @@ mod brains;
 mod copying;
 mod demand;
 mod events;
+mod joining;
 mod judge;
 mod network;
 mod oracle;

@@ -7,6 +7,8 @@
 //! A worker is one server of a queue: first come, first served. What comes waits for the work that stands before it, and then takes its own: the
 //! turn of a connection, and its keys. Clients that do not wait are many that think long.
 
+use super::joining::Asked;
+
 /// Seconds of a core for one turn of a connection, and for each key of a request: `worker/observing/load.rs`.
 pub const TURN: f64 = 5e-6;
 pub const KEY: f64 = 0.25e-6;
@@ -31,8 +33,8 @@ pub struct Network {
     pub link_trip: f64,
     pub smart_clients: f64,
     pub ordinary_clients: Vec<f64>,
-    /// By worker: the share of keys that smart clients ask it for, and that servers ask it for which have none of them.
-    pub smart: Vec<f64>,
+    /// By worker: what smart clients ask it for, and the share of keys that servers ask it for which have none of them.
+    pub smart: Asked,
     pub forwarded: Vec<f64>,
     /// (server, worker, share): so much less a server asks this worker, since it answers it itself.
     pub spared: Vec<(usize, usize, f64)>,
@@ -83,9 +85,19 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(network: &Network, shares: &[f64], turn: f64) -> Parts {
+    fn of_smart(network: &Network) -> Parts {
+        let Asked { shares, often } = &network.smart;
+        Parts::new(network, shares, often.clone(), TURN)
+    }
+
+    fn of_links(network: &Network) -> Parts {
+        let shares = &network.forwarded;
+        let often = shares.iter().map(|share| involved(*share, network.batch));
+        Parts::new(network, shares, often.collect(), LINK)
+    }
+
+    fn new(network: &Network, shares: &[f64], often: Vec<f64>, turn: f64) -> Parts {
         let batch = network.batch;
-        let often: Vec<f64> = shares.iter().map(|share| involved(*share, batch)).collect();
         let work = |at: usize| (often[at] * turn + batch * shares[at] * KEY) / network.capacity[at];
         Parts { work: (0..often.len()).map(work).collect(), often }
     }
@@ -149,8 +161,8 @@ impl Network {
         let servers = count / self.workers;
         let clients = self.smart_clients + self.ordinary_clients.iter().sum::<f64>();
         let others = ((clients - 1.0) / clients).max(0.0);
-        let smart = Parts::new(self, &self.smart, TURN);
-        let link = Parts::new(self, &self.forwarded, LINK);
+        let smart = Parts::of_smart(self);
+        let link = Parts::of_links(self);
         let mut spared = Vec::new();
         for &(server, worker, share) in &self.spared {
             let left = (self.forwarded[worker] - share).max(0.0);
@@ -261,7 +273,7 @@ impl Network {
             for &(asker, worker, share) in &self.spared {
                 keys -= if worker == at { served.ordinary[asker].0 * share } else { 0.0 };
             }
-            keys += served.smart.0 * self.smart[at];
+            keys += served.smart.0 * self.smart.shares[at];
             turns += served.smart.0 * smart.often[at];
             served.followed_keys.push(keys * self.batch);
             served.followed_turns.push(turns);
@@ -279,8 +291,8 @@ impl Network {
     /// Seconds from sending to the reply that one of a hundred requests takes longer than.
     pub fn p99(&self, served: &Served) -> f64 {
         let stays = self.stays(served);
-        let smart = Parts::new(self, &self.smart, TURN);
-        let link = Parts::new(self, &self.forwarded, LINK);
+        let smart = Parts::of_smart(self);
+        let link = Parts::of_links(self);
         let all = served.throughput / self.batch;
         let late = |time: f64| {
             let of_smart = self.late(&smart, &stays, time, None);
@@ -411,7 +423,7 @@ mod tests {
             batch,
             smart_clients: clients,
             ordinary_clients: vec![0.0; shares.len()],
-            smart: shares.to_vec(),
+            smart: Asked::by_chance(shares.to_vec(), batch),
             forwarded: shares.to_vec(),
             upkeep: vec![0.0; shares.len()],
             ..Network::default()

@@ -5,6 +5,7 @@
 //! up, the largest keys on the fastest workers first; over how many copies keys have it is tried.
 
 use super::demand::Demand;
+use super::joining::Asked;
 use super::network::{KEY, LINK, Network, Served, TURN, involved};
 use super::placement::{Copying, Placement, Ways};
 use super::situation::Situation;
@@ -167,7 +168,7 @@ fn filled(
         network.ordinary_clients[at] = clients * before.capacity[at] / all;
     }
     network.forwarded = shares.clone();
-    network.smart = shares;
+    network.smart = Asked::by_chance(shares, before.batch);
     network.upkeep = vec![upkeep; count];
     network.pause += pause;
     network.pause_trip += pause;
@@ -216,7 +217,7 @@ fn descend(
     }
     let level =
         |at: usize, share: f64| (work.fixed(at) + work.of(at, share)) / network.capacity[at];
-    let goal = (0..count).map(|at| level(at, network.smart[at])).fold(0.0, f64::max);
+    let goal = (0..count).map(|at| level(at, network.smart.shares[at])).fold(0.0, f64::max);
     let mut levels: Vec<f64> = (0..count).map(|at| level(at, of[at])).collect();
     let mut moves = [0, 0];
     for _ in 0..20 * count {

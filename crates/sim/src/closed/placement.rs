@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::demand::Demand;
+use super::joining::Asked;
 use super::network::{LINK, Network, Served};
 use super::situation::Situation;
 
@@ -111,7 +112,7 @@ impl Placement {
             link_trip: situation.round_trip,
             smart_clients: situation.clients.smart,
             ordinary_clients: self.ordinary.clone(),
-            smart: vec![0.0; count],
+            smart: Asked::default(),
             forwarded: vec![0.0; count],
             spared: Vec::new(),
             upkeep: vec![0.0; count],
@@ -124,9 +125,10 @@ impl Placement {
         let mut copies = vec![0.0; count];
         let (mut answered, mut waits) = (BTreeMap::new(), BTreeMap::new());
         for (share, owner) in demand.shares.iter().zip(&self.owners) {
-            network.smart[*owner] += share;
+            network.forwarded[*owner] += share;
         }
-        network.forwarded = network.smart.clone();
+        let mut smart = network.forwarded.clone();
+        let mut copied_reads = Vec::new();
         for key in &demand.hottest {
             let Some(shadows) = self.copied.get(&key.name) else { continue };
             let home = self.owners[key.cachelet];
@@ -134,17 +136,17 @@ impl Placement {
             waits.insert(key.name.clone(), copied.waits);
             let reads = key.share * (1.0 - key.sets) * copied.answer;
             let each = reads / (shadows.len() + 1) as f64;
-            let mut spread = |shares: &mut [f64], part: f64| {
-                shares[home] -= each * shadows.len() as f64;
-                shadows.iter().for_each(|shadow| shares[*shadow] += each);
-                asked[key.cachelet] -= part * each * shadows.len() as f64;
-                *answered.entry(key.name.clone()).or_default() +=
-                    part * each * shadows.len() as f64;
-                shadows.iter().for_each(|shadow| copies[*shadow] += part * each);
-            };
-            spread(&mut network.smart, smart_part);
+            smart[home] = (smart[home] - reads).max(0.0);
+            let places: Vec<usize> = [home].into_iter().chain(shadows.iter().copied()).collect();
+            copied_reads.push((key, places, reads));
             if ways.forwards_to_copies(situation.batch) {
-                spread(&mut network.forwarded, 1.0 - smart_part);
+                let ordinary_part = 1.0 - smart_part;
+                network.forwarded[home] -= each * shadows.len() as f64;
+                shadows.iter().for_each(|shadow| network.forwarded[*shadow] += each);
+                asked[key.cachelet] -= ordinary_part * each * shadows.len() as f64;
+                *answered.entry(key.name.clone()).or_default() +=
+                    ordinary_part * each * shadows.len() as f64;
+                shadows.iter().for_each(|shadow| copies[*shadow] += ordinary_part * each);
                 spare(&mut network, home, shadows, each);
             } else if ways.answers_at_once(situation.batch) {
                 let servers = shadows.iter().map(|shadow| shadow / situation.workers);
@@ -161,6 +163,16 @@ impl Placement {
             }
             network.pause += copied.pause;
             network.pause_trip += copied.pause;
+        }
+        network.smart = Asked::by_chance(smart, network.batch);
+        for (key, places, reads) in copied_reads {
+            let parts = network.smart.join(&places, reads, network.batch);
+            let elsewhere = smart_part * reads * (1.0 - parts[0]);
+            asked[key.cachelet] -= elsewhere;
+            *answered.entry(key.name.clone()).or_default() += elsewhere;
+            for (shadow, part) in places.iter().zip(&parts).skip(1) {
+                copies[*shadow] += smart_part * reads * part;
+            }
         }
         Laid { network, asked, copies, answered, waits }
     }
