@@ -1,5 +1,7 @@
 //! `mbal-lab model`: the policies over queues with service times.
 
+mod drawing;
+mod drawings;
 mod drawn;
 mod fleet;
 mod netkv;
