@@ -24,6 +24,7 @@ enum Kind {
     /// The deciders alone, over queues with service times: figures of the papers, as tables, CSV and plots.
     Model(model::Args),
     Closed(closed::Args),
+    Spore(closed::spore::Args),
     Chaos(chaos::Args),
     Draw(draw::Args),
 }
@@ -33,6 +34,7 @@ pub fn run(args: &Args) -> ExitCode {
     let ran = match &args.kind {
         Kind::Model(args) => model::run(args),
         Kind::Closed(args) => closed::run(args),
+        Kind::Spore(args) => closed::spore::run(args),
         Kind::Chaos(args) => chaos::run(args),
         Kind::Draw(args) => draw::run(args),
     };

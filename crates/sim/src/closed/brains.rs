@@ -58,6 +58,7 @@ pub struct Brains {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
+    pub copied: u64,
     pub lent: u64,
     pub moved: u64,
     pub handed: u64,
@@ -100,7 +101,7 @@ impl Brains {
         let map = coordinator.state().map.clone().expect("all servers have registered");
         let balancer = |_| Balancer::new(mode, Thresholds::default());
         let (servers, workers) = (situation.servers, situation.workers);
-        let copier = || Copier::new(servers, workers, ways.writes, situation.seed);
+        let copier = || Copier::new(servers, workers, ways, situation.seed);
         let prefixes: Vec<Prefix> = map.cachelets().iter().map(|(prefix, _)| *prefix).collect();
         Brains {
             workers,
@@ -132,6 +133,14 @@ impl Brains {
         self.node_bytes * self.prefixes[cachelet].nodes() as f64
     }
 
+    /// By worker, seconds of a core for each key: what looking for hot keys costs.
+    pub fn sampling(&self) -> Vec<f64> {
+        let count = self.balancers.len() * self.workers;
+        let of =
+            |worker| self.copier.as_ref().map_or(0.0, |one| one.sampling(worker / self.workers));
+        (0..count).map(of).collect()
+    }
+
     /// An epoch is over: what all servers have measured, and what comes of it.
     pub fn end_epoch(
         &mut self,
@@ -143,6 +152,7 @@ impl Brains {
         self.epoch += 1;
         if let Some(copier) = &mut self.copier {
             copier.end_epoch(self.epoch, placement, demand, laid, served);
+            self.done.copied = copier.given;
         }
         let mut held: Vec<Vec<usize>> = vec![Vec::new(); placement.ordinary.len()];
         for (cachelet, owner) in placement.owners.iter().enumerate() {

@@ -12,15 +12,13 @@ use mbal_sketch::Rates;
 
 use super::demand::{Demand, HotKey};
 use super::network::Served;
-use super::placement::{Laid, Placement, Writes};
+use super::placement::{CopyTerms, Laid, Placement, Ways, Writes};
 
-/// Part of its requests that a worker looks at for hot keys while it is busy.
-const SAMPLED: f64 = 0.02;
+/// Seconds of a core for a sample: 850 instructions (docs/results/hotkeys.md).
+const SAMPLE: f64 = 0.3e-6;
 
 /// Looks in an epoch.
 const LOOKS: u32 = 5;
-/// From this load on a server looks for hot keys.
-const HOTSPOT: f64 = 0.5;
 /// The newest look's part in what a tracker knows, and in what is told of it.
 const SMOOTHING: f64 = 0.5;
 const TOLD_SMOOTHING: f64 = 0.25;
@@ -31,7 +29,7 @@ const VALUE_BYTES: u32 = 32;
 pub struct Copier {
     servers: Vec<ServerId>,
     workers: usize,
-    writes: Writes,
+    ways: Ways,
     now: Instant,
     /// By key.
     homes: BTreeMap<Vec<u8>, Home>,
@@ -43,6 +41,10 @@ pub struct Copier {
     own_thresholds: Vec<f64>,
     /// By key, the servers that forward so much of it that they want copies.
     wanted: BTreeMap<Vec<u8>, Vec<usize>>,
+    /// By server: it looks for hot keys.
+    looks: Vec<bool>,
+    /// How often a key has got copies, or more of them.
+    pub given: u64,
     random: Random,
 }
 
@@ -61,11 +63,11 @@ struct Known {
 }
 
 impl Copier {
-    pub fn new(servers: usize, workers: usize, writes: Writes, seed: u64) -> Copier {
+    pub fn new(servers: usize, workers: usize, ways: Ways, seed: u64) -> Copier {
         Copier {
             servers: (1..=servers as u16).map(ServerId).collect(),
             workers,
-            writes,
+            ways,
             now: Instant::ZERO,
             homes: BTreeMap::new(),
             known: BTreeMap::new(),
@@ -73,6 +75,8 @@ impl Copier {
             thresholds: vec![f64::INFINITY; servers],
             own_thresholds: vec![f64::INFINITY; servers],
             wanted: BTreeMap::new(),
+            looks: vec![false; servers],
+            given: 0,
             random: Random::new(seed ^ 0x686f_7400),
         }
     }
@@ -80,7 +84,12 @@ impl Copier {
     fn policy(&self, server: usize) -> Policy {
         let told = self.thresholds[server];
         let threshold = if told.is_finite() { told } else { self.own_thresholds[server] };
-        Policy::new(threshold, self.writes == Writes::Atomic)
+        Policy::new(threshold, self.ways.writes == Writes::Atomic)
+    }
+
+    /// Seconds of a core for each key that a worker of this server is asked for, since it looks for hot keys.
+    pub fn sampling(&self, server: usize) -> f64 {
+        if self.looks[server] { self.ways.terms.sampled * SAMPLE } else { 0.0 }
     }
 
     /// The looks of an epoch.
@@ -92,16 +101,15 @@ impl Copier {
         laid: &Laid,
         served: &Served,
     ) {
-        let is_hot: Vec<bool> = (0..self.servers.len())
-            .map(|server| {
-                let own = server * self.workers..(server + 1) * self.workers;
-                let (keys, busy) = own.clone().fold((0.0, 0.0), |(keys, busy), worker| {
-                    (keys + served.keys[worker], busy + served.busy(worker))
-                });
-                self.own_thresholds[server] = own_threshold(keys, busy);
-                own.into_iter().any(|worker| served.busy(worker) >= HOTSPOT)
-            })
-            .collect();
+        for server in 0..self.servers.len() {
+            let own = server * self.workers..(server + 1) * self.workers;
+            let (keys, busy) = own.fold((0.0, 0.0), |(keys, busy), worker| {
+                (keys + served.keys[worker], busy + served.busy(worker))
+            });
+            self.own_thresholds[server] = own_threshold(keys, busy);
+        }
+        let is_hot = self.hotspots(placement, demand, served);
+        self.looks.clone_from(&is_hot);
         self.homes.values_mut().for_each(|home| home.is_new = false);
         self.want(placement, demand, served, &is_hot);
         for look in 0..LOOKS {
@@ -111,6 +119,22 @@ impl Copier {
             self.copy(now, placement, demand, laid, served, &is_hot);
         }
         self.known.retain(|_, known| known.last.all() > 1.0);
+    }
+
+    /// By server: it looks for hot keys.
+    fn hotspots(&self, placement: &Placement, demand: &Demand, served: &Served) -> Vec<bool> {
+        let CopyTerms { hotspot, is_known, .. } = self.ways.terms;
+        let servers = self.servers.len();
+        let mut shares = vec![0.0; servers];
+        for (share, owner) in demand.shares.iter().zip(&placement.owners) {
+            shares[owner / self.workers] += share;
+        }
+        let is_busy = |server: usize| {
+            let mut own = server * self.workers..(server + 1) * self.workers;
+            own.any(|worker| served.busy(worker) >= hotspot)
+        };
+        let has_more = |server: usize| shares[server] * servers as f64 > 1.0;
+        (0..servers).map(|one| if is_known { has_more(one) } else { is_busy(one) }).collect()
     }
 
     /// Which servers want copies of others' keys, since they forward so much of them.
@@ -175,7 +199,7 @@ impl Copier {
             };
             let verdict = home.upkeep.look(&policy, &seen);
             let wanted = match verdict {
-                Verdict::Copies(wanted) if is_here => wanted,
+                Verdict::Copies(wanted) if is_here => wanted.min(self.ways.terms.gamma + 1),
                 Verdict::Cools { back_off: true } => {
                     let hash = Key::new(name).expect("it was a key").hash();
                     self.backoffs[server].add(hash, home.upkeep.writes_bearable(), now);
@@ -193,6 +217,7 @@ impl Copier {
                         home.is_new = true;
                     }
                 }
+                self.given += u64::from(home.is_new);
             }
             wanted > 0
         });
@@ -232,6 +257,7 @@ impl Copier {
                 true => policy.copies_for_new(&known.last, Some(&known.told), VALUE_BYTES),
                 false => 1,
             };
+            let wanted = wanted.min(self.ways.terms.gamma + 1);
             let is_wanted = self.wanted.contains_key(&key.name) && policy.allows(&known.last);
             let places = match wanted > 1 || is_wanted {
                 true => self.places(&key.name, server, wanted - 1),
@@ -242,6 +268,7 @@ impl Copier {
                 self.homes
                     .insert(key.name.clone(), Home { server, upkeep, since: now, is_new: true });
                 placement.copied.insert(key.name.clone(), places);
+                self.given += 1;
             }
         }
     }
@@ -254,6 +281,11 @@ impl Copier {
         let reads = self.sampled(asked * (1.0 - key.sets) - elsewhere * served.throughput, sample);
         let writes = self.sampled(asked * key.sets, sample);
         let known = self.known.entry(key.name.clone()).or_default();
+        if self.ways.terms.is_known {
+            let exact = Rates { reads, writes, sample: 0.0 };
+            *known = Known { last: exact, told: exact };
+            return *known;
+        }
         let smooth = |old: f64, new: f64, part: f64| old + part * (new - old);
         let last = Rates {
             reads: smooth(known.last.reads, reads, SMOOTHING),
@@ -271,11 +303,14 @@ impl Copier {
 
     /// Requests a second that one sample of a look stands for.
     fn sample(&self) -> f64 {
-        f64::from(LOOKS) / SAMPLED
+        f64::from(LOOKS) / self.ways.terms.sampled
     }
 
     /// A rate as samples show it.
     fn sampled(&mut self, rate: f64, sample: f64) -> f64 {
+        if self.ways.terms.is_known {
+            return rate.max(0.0);
+        }
         let count = rate.max(0.0) / sample;
         let normal = (0..12).map(|_| self.random.unit()).sum::<f64>() - 6.0;
         (count + normal * count.sqrt()).round().max(0.0) * sample

@@ -13,12 +13,18 @@ const HOTTEST: usize = 64;
 /// Of the keys, where one worker's are hot: the hot ones.
 const ONE_WORKERS_KEYS: f64 = 0.05;
 
+/// Of so many hottest keys every fifth may be read-only.
+const PARTLY_READ_ONLY: usize = 500;
+const READ_ONLY_EVERY: usize = 5;
+
 /// From one shift to the next.
 #[derive(Clone, Debug)]
 pub struct Demand {
     /// By cachelet: its part of all operations, that of its hottest keys included.
     pub shares: Vec<f64>,
     pub hottest: Vec<HotKey>,
+    /// Of the operations on all other keys.
+    pub sets: f64,
     keys: Arc<Vec<HashShare>>,
 }
 
@@ -53,7 +59,12 @@ impl Demand {
         let sum: f64 = weights.iter().sum();
         let own_sets = |number: usize| match shift.law {
             Law::OneKey { sets, .. } if number == 0 => sets,
-            _ => situation.sets,
+            Law::PartlyReadOnly { .. }
+                if number < PARTLY_READ_ONLY && number % READ_ONLY_EVERY == 0 =>
+            {
+                0.0
+            }
+            _ => shift.sets,
         };
         let keys = hashes.iter().zip(&weights);
         let keys = keys.map(|(hash, weight)| HashShare { hash: *hash, share: weight / sum });
@@ -73,13 +84,13 @@ impl Demand {
             sets: own_sets(number),
         });
         let (hottest, keys) = (hottest.collect(), Arc::new(keys));
-        Demand { hottest, shares: Vec::new(), keys }.by(&prefixes)
+        Demand { hottest, shares: Vec::new(), sets: shift.sets, keys }.by(&prefixes)
     }
 
     /// Of cachelets that nobody splits.
     #[cfg(test)]
     pub fn of_cachelets(shares: Vec<f64>, hottest: Vec<HotKey>) -> Demand {
-        Demand { shares, hottest, keys: Arc::default() }
+        Demand { shares, hottest, sets: 0.0, keys: Arc::default() }
     }
 
     /// The same by other cachelets, in the order of their hashes.
@@ -90,7 +101,7 @@ impl Demand {
         }
         let mut hottest = self.hottest.clone();
         hottest.iter_mut().for_each(|key| key.cachelet = place(prefixes, key.hash));
-        Demand { shares, hottest, keys: Arc::clone(&self.keys) }
+        Demand { shares, hottest, sets: self.sets, keys: Arc::clone(&self.keys) }
     }
 }
 
@@ -117,7 +128,7 @@ fn weights(
         is_hot.iter().map(weight).collect()
     };
     match *law {
-        Law::Zipf { exponent } => zipf(exponent).collect(),
+        Law::Zipf { exponent } | Law::PartlyReadOnly { exponent } => zipf(exponent).collect(),
         Law::HotSet { keys, share } => {
             let hot = (count as f64 * keys).ceil() as usize;
             parted(&(0..count).map(|at| at < hot).collect::<Vec<_>>(), share)

@@ -27,7 +27,7 @@ impl Verdict {
     pub fn new(situation: &Situation, trial: &Trial) -> Verdict {
         let mut verdict = Verdict { servers: situation.servers, ..Verdict::default() };
         let (mut p99, mut timed) = (0.0, 0.0);
-        for stretch in Trial::stretches(&situation.shifts) {
+        for stretch in situation.stretches() {
             let rates = &trial.throughput[stretch.clone()];
             let judged = &rates[JUDGED_FROM as usize..];
             let shifts = situation.shifts.len() as f64;

@@ -16,6 +16,8 @@ mod network;
 mod oracle;
 mod placement;
 mod situation;
+pub mod spore;
+mod sweep;
 mod trial;
 
 use std::fs;

@@ -263,11 +263,8 @@ mod tests {
     use mbal_random::Random;
 
     use super::super::demand::HotKey;
-    use super::super::placement::Writes;
     use super::super::situation::Clients;
     use super::*;
-
-    const WAYS: Ways = Ways { writes: Writes::Open, in_batches: true };
 
     /// Three servers of a worker each, unequal ones, and clients that keep them busy.
     fn situation(random: &mut Random, batch: u32) -> Situation {
@@ -277,8 +274,8 @@ mod tests {
             workers: 1,
             speeds: (0..3).map(|_| 0.1 + 0.2 * random.unit()).collect(),
             keys: 1_000,
+            epochs: 1,
             shifts: Vec::new(),
-            sets: 0.0,
             batch,
             clients: Clients { smart: 200.0, ordinary: vec![0.0; 3], think: 0.0, is_open: false },
             round_trip: 1e-4,
@@ -312,7 +309,7 @@ mod tests {
                 };
                 let none = vec![0.0; 3];
                 let last = Served::default();
-                let laid = placement.lay(situation, demand, &none, &last, WAYS);
+                let laid = placement.lay(situation, demand, &none, &last, Ways::OPEN);
                 best = best.max(laid.network.solve(&last).throughput);
             }
         }
@@ -333,7 +330,7 @@ mod tests {
                 copied: Default::default(),
                 moves: Default::default(),
             };
-            let found = best(&situation, &demand, WAYS, &mut placement).served.throughput;
+            let found = best(&situation, &demand, Ways::OPEN, &mut placement).served.throughput;
             assert!(forced <= 1.02 * found, "round {round}: {forced} by force, {found} found");
             ratios.push(forced / found);
         }

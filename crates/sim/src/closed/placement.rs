@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::demand::Demand;
+use super::demand::{Demand, HotKey};
 use super::joining::Asked;
 use super::network::{LINK, Network, Served};
 use super::situation::Situation;
@@ -22,15 +22,42 @@ pub enum Writes {
     Atomic,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What phase 1 goes by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyTerms {
+    /// Part of its requests that a worker samples while its server looks for hot keys.
+    pub sampled: f64,
+    /// From this load on a server looks for hot keys.
+    pub hotspot: f64,
+    /// Copies of a key beside the original, at most: SPORE's γ.
+    pub gamma: usize,
+    /// Seconds of a client's lease; means have none that ends.
+    pub lease: f64,
+    /// Which keys and servers are hot is known, not measured.
+    pub is_known: bool,
+}
+
+impl CopyTerms {
+    pub const AS_BUILT: CopyTerms =
+        CopyTerms { sampled: 0.02, hotspot: 0.5, gamma: 255, lease: 1.0, is_known: false };
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ways {
     pub writes: Writes,
+    pub terms: CopyTerms,
     /// Servers read copies for ordinary clients' batches as for their single keys. Else they ask owners, and if writes are atomic their own copies
     /// first.
     pub in_batches: bool,
 }
 
 impl Ways {
+    pub const ATOMIC: Ways =
+        Ways { writes: Writes::Atomic, terms: CopyTerms::AS_BUILT, in_batches: false };
+    pub const ASYNC: Ways = Ways { writes: Writes::Open, ..Ways::ATOMIC };
+    /// All that copies could do.
+    pub const OPEN: Ways = Ways { in_batches: true, ..Ways::ASYNC };
+
     /// Whether servers that have no copy read one for requests of so many keys.
     pub fn forwards_to_copies(self, batch: u32) -> bool {
         batch == 1 || self.in_batches
@@ -175,6 +202,16 @@ impl Placement {
             }
         }
         Laid { network, asked, copies, answered, waits }
+    }
+}
+
+impl Laid {
+    /// Puts what was counted of a key's copies in the place of what means say.
+    pub fn count(&mut self, key: &HotKey, shadows: &[usize], answered: f64, waits: f64) {
+        let more = answered - self.answered.insert(key.name.clone(), answered).unwrap_or(0.0);
+        self.asked[key.cachelet] -= more;
+        shadows.iter().for_each(|shadow| self.copies[*shadow] += more / shadows.len() as f64);
+        self.waits.insert(key.name.clone(), waits);
     }
 }
 

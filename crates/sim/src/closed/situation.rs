@@ -1,8 +1,10 @@
 //! What a seed draws: servers, their speeds, clients, and what is hot when.
 
+use std::ops::Range;
+
 use mbal_random::Random;
 
-/// Epochs of a run, of a second each.
+/// Epochs of a drawn situation, of a second each.
 pub const EPOCHS: u64 = 80;
 
 /// Situations of more servers than this are the large ones.
@@ -10,6 +12,9 @@ const SMALL_SERVERS: u64 = 8;
 
 /// A client that does not wait sends at its own pace: as one that waits would which thinks this long, in seconds.
 const OPEN_PACE: f64 = 0.05;
+
+/// More shifts than any situation has: each round's salts are its own.
+const ROUND_SALT: u64 = 16;
 
 #[derive(Clone, Debug)]
 pub struct Situation {
@@ -20,10 +25,9 @@ pub struct Situation {
     /// By worker of all servers: its part of a core.
     pub speeds: Vec<f64>,
     pub keys: u32,
-    /// What is hot, and from which epoch on; the first from 0 on.
+    pub epochs: u64,
+    /// What is asked for, and from which epoch on; the first from 0 on.
     pub shifts: Vec<Shift>,
-    /// Part of the operations that are sets.
-    pub sets: f64,
     /// Keys of a request.
     pub batch: u32,
     pub clients: Clients,
@@ -48,22 +52,20 @@ pub struct Clients {
 pub struct Shift {
     pub epoch: u64,
     pub law: Law,
+    /// Part of the operations that are sets.
+    pub sets: f64,
     /// Another one: other keys are hot.
     pub salt: u64,
-}
-
-impl Shift {
-    /// The epoch with which it is over.
-    pub fn end(&self, shifts: &[Shift]) -> u64 {
-        let next = shifts.iter().find(|other| other.epoch > self.epoch);
-        next.map_or(EPOCHS, |next| next.epoch)
-    }
 }
 
 /// How popular keys are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Law {
     Zipf {
+        exponent: f64,
+    },
+    /// The same; of the 500 hottest keys every fifth is never set (SPORE, Figure 8).
+    PartlyReadOnly {
         exponent: f64,
     },
     /// So many of the keys have so much of the requests, each as much.
@@ -112,8 +114,8 @@ impl Situation {
             workers,
             speeds,
             keys: dice.log(10_000.0, 200_000.0) as u32,
+            epochs: EPOCHS,
             shifts,
-            sets,
             batch,
             clients,
             round_trip,
@@ -135,6 +137,20 @@ impl Situation {
         self.servers * self.workers
     }
 
+    /// The same, but other keys are hot, and chance is another.
+    pub fn with_other_keys(&self, round: u64) -> Situation {
+        let mut other = self.clone();
+        other.seed += round;
+        other.shifts.iter_mut().for_each(|shift| shift.salt += ROUND_SALT * round);
+        other
+    }
+
+    /// The epochs of each shift.
+    pub fn stretches(&self) -> impl Iterator<Item = Range<usize>> {
+        let ends = self.shifts.iter().skip(1).map(|shift| shift.epoch).chain([self.epochs]);
+        self.shifts.iter().zip(ends).map(|(shift, end)| shift.epoch as usize..end as usize)
+    }
+
     /// In one line.
     pub fn told(&self) -> String {
         let (slow, fast) =
@@ -142,10 +158,11 @@ impl Situation {
                 (slow.min(*speed), fast.max(*speed))
             });
         let ordinary: f64 = self.clients.ordinary.iter().sum();
-        let laws: Vec<String> = self.shifts.iter().map(|shift| shift.law.told()).collect();
+        let law = |shift: &Shift| format!("{} with {}% sets", shift.law.told(), shift.sets * 100.0);
+        let laws: Vec<String> = self.shifts.iter().map(law).collect();
         format!(
             "{} x {} workers of {slow:.2} to {fast:.2} cores; {:.0} smart and {ordinary:.0} ordinary clients{}, thinking {:.1} ms, \
-             round trip {:.0} us; batches of {}, {}% sets; {}; cachelets of {} KiB",
+             round trip {:.0} us; batches of {}; {}; cachelets of {} KiB",
             self.servers,
             self.workers,
             self.clients.smart,
@@ -153,7 +170,6 @@ impl Situation {
             self.clients.think * 1e3,
             self.round_trip * 1e6,
             self.batch,
-            self.sets * 100.0,
             laws.join(", then "),
             self.cachelet_bytes >> 10,
         )
@@ -164,6 +180,7 @@ impl Law {
     fn told(&self) -> String {
         match self {
             Law::Zipf { exponent } => format!("Zipf {exponent:.2}"),
+            Law::PartlyReadOnly { exponent } => format!("Zipf {exponent:.2}, partly read-only"),
             Law::HotSet { keys, share } => {
                 format!("{:.0}% on {:.0}% of the keys", share * 100.0, keys * 100.0)
             }
@@ -216,7 +233,7 @@ fn shifts(dice: &mut Dice, sets: f64, workers: usize) -> Vec<Shift> {
     let mut shifts = Vec::new();
     for at in 0..count {
         let law = if at > 0 && dice.one_in(3) { law(dice, sets, workers) } else { first };
-        shifts.push(Shift { epoch: at * EPOCHS / count, law, salt: dice.word() });
+        shifts.push(Shift { epoch: at * EPOCHS / count, law, sets, salt: dice.word() });
     }
     shifts
 }
@@ -317,7 +334,8 @@ mod tests {
         }
         for one in &all {
             assert!((3..=100).contains(&one.servers) && (1..=8).contains(&one.workers), "{one:?}");
-            assert!(one.batch <= 100 && one.sets <= 0.5, "{one:?}");
+            let has_few_sets = one.shifts.iter().all(|shift| shift.sets <= 0.5);
+            assert!(one.batch <= 100 && has_few_sets, "{one:?}");
         }
     }
 }

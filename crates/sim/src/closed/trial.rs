@@ -4,11 +4,11 @@ use mbal_model::{Owner, Prefix};
 
 use super::brains::{Allowed, Brains, Done};
 use super::demand::Demand;
-use super::events::{Epoch, Events};
+use super::events::{Epoch, Events, Latency, Measured};
 use super::network::Served;
 use super::oracle;
-use super::placement::{Placement, Ways, Writes};
-use super::situation::{EPOCHS, Shift, Situation};
+use super::placement::{Laid, Placement, Ways};
+use super::situation::Situation;
 
 /// From this epoch on after each shift it is judged.
 pub const JUDGED_FROM: u64 = 10;
@@ -17,6 +17,7 @@ pub const JUDGED_FROM: u64 = 10;
 const P99_EVERY: u64 = 4;
 
 /// A seed's situation, with what is asked for worked out once for all rules.
+#[derive(Clone)]
 pub struct World {
     pub situation: Situation,
     /// By shift.
@@ -24,7 +25,7 @@ pub struct World {
     map: Vec<(Prefix, Owner)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
     pub name: &'static str,
     pub kind: Kind,
@@ -38,30 +39,25 @@ pub enum Kind {
     Oracle,
 }
 
-/// As built, and all that copies could do.
-const ATOMIC: Ways = Ways { writes: Writes::Atomic, in_batches: false };
-const ASYNC: Ways = Ways { writes: Writes::Open, in_batches: false };
-const OPEN: Ways = Ways { writes: Writes::Open, in_batches: true };
-
 /// What is compared.
 pub const RULES: [Rules; 8] = [
-    phases("off", [false, false, false], ATOMIC),
-    phases("one", [true, false, false], ATOMIC),
-    phases("one-async", [true, false, false], ASYNC),
-    phases("two", [false, true, false], ATOMIC),
-    phases("three", [false, false, true], ATOMIC),
-    phases("all", [true, true, true], ATOMIC),
-    phases("all-async", [true, true, true], ASYNC),
-    Rules { name: "oracle", kind: Kind::Oracle, ways: OPEN },
+    phases("off", [false, false, false], Ways::ATOMIC),
+    phases("one", [true, false, false], Ways::ATOMIC),
+    phases("one-async", [true, false, false], Ways::ASYNC),
+    phases("two", [false, true, false], Ways::ATOMIC),
+    phases("three", [false, false, true], Ways::ATOMIC),
+    phases("all", [true, true, true], Ways::ATOMIC),
+    phases("all-async", [true, true, true], Ways::ASYNC),
+    Rules { name: "oracle", kind: Kind::Oracle, ways: Ways::OPEN },
 ];
 
-const fn phases(name: &'static str, on: [bool; 3], ways: Ways) -> Rules {
+pub const fn phases(name: &'static str, on: [bool; 3], ways: Ways) -> Rules {
     let [one, two, three] = on;
     Rules { name, kind: Kind::Phases(Allowed { one, two, three }), ways }
 }
 
 /// What came of a trial, by epoch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Trial {
     /// Keys a second.
     pub throughput: Vec<f64>,
@@ -69,11 +65,25 @@ pub struct Trial {
     pub p99: Vec<Option<f64>>,
     /// Cachelets that have changed their worker, and those of them that have changed servers.
     pub moves: Vec<[u64; 2]>,
+    /// How often a key has got copies, or more of them.
+    pub copied: Vec<u64>,
+    /// By events alone.
+    pub seen: Vec<Seen>,
+}
+
+/// What clients have seen in an epoch, and servers.
+#[derive(Clone)]
+pub struct Seen {
+    pub latency: Latency,
+    /// Requests of the busiest server by those of the average one.
+    pub busiest: f64,
+    /// Copies that there are, beside the originals.
+    pub copies: usize,
 }
 
 impl World {
     pub fn of(situation: Situation) -> World {
-        let map = Brains::new(&situation, Allowed::default(), ATOMIC).map();
+        let map = Brains::new(&situation, Allowed::default(), Ways::ATOMIC).map();
         let demand = |shift| Demand::new(&situation, shift, &map);
         World { demands: situation.shifts.iter().map(demand).collect(), situation, map }
     }
@@ -123,7 +133,7 @@ impl World {
         let mut trial = Trial::default();
         let mut served = Served::default();
         let mut divided: Option<Demand> = None;
-        for epoch in 0..EPOCHS {
+        for epoch in 0..situation.epochs {
             let (asked, age) = self.shift(epoch);
             let prefixes = brains.prefixes();
             if age == 0 || prefixes.len() != divided.as_ref().unwrap_or(asked).shares.len() {
@@ -131,22 +141,29 @@ impl World {
             }
             let demand = divided.as_ref().unwrap_or(asked);
             let taken = placement.carry(&situation.speeds);
-            let laid = placement.lay(situation, demand, &taken, &served, ways);
+            let mut laid = placement.lay(situation, demand, &taken, &served, ways);
             served = laid.network.solve(&served);
             let is_timed = age >= JUDGED_FROM && age % P99_EVERY == 0;
             let mut p99 = is_timed.then(|| laid.network.p99(&served));
             if let Some(events) = &mut events {
-                let placement = &placement;
-                let now = Epoch { situation, demand, placement, taken: &taken, ways };
-                let seen = events.epoch(&now, served.throughput);
-                served = seen.0;
-                p99 = is_timed.then_some(seen.1);
+                let (placement, sampling) = (&placement, &brains.sampling());
+                let now = Epoch { situation, demand, placement, taken: &taken, sampling, ways };
+                let measured = events.epoch(&now, served.throughput);
+                count(&mut laid, demand, placement, &measured);
+                p99 = is_timed.then(|| measured.latency.of_all(0.99));
+                trial.seen.push(Seen {
+                    busiest: busiest(situation, &measured.served),
+                    copies: placement.copied.values().map(Vec::len).sum(),
+                    latency: measured.latency,
+                });
+                served = measured.served;
             }
             trial.throughput.push(served.throughput);
             trial.p99.push(p99);
             let before = brains.done;
             brains.end_epoch(&mut placement, demand, &laid, &served);
-            let Done { lent, moved, handed, split } = brains.done;
+            let Done { copied, lent, moved, handed, split } = brains.done;
+            trial.copied.push(copied - before.copied);
             let (lent, moved) = (lent - before.lent, moved - before.moved);
             trial.moves.push([lent + moved, moved]);
             if tells {
@@ -168,19 +185,19 @@ impl World {
     fn best(&self, ways: Ways, tells: bool) -> Trial {
         let mut placement = self.placement();
         let mut trial = Trial::default();
-        for (at, demand) in self.demands.iter().enumerate() {
+        for (stretch, demand) in self.situation.stretches().zip(&self.demands) {
             let best = oracle::best(&self.situation, demand, ways, &mut placement);
-            let shift = &self.situation.shifts[at];
-            for epoch in shift.epoch..shift.end(&self.situation.shifts) {
+            let begin = stretch.start;
+            for epoch in stretch {
                 trial.throughput.push(best.served.throughput);
                 trial.p99.push(Some(best.p99));
-                trial.moves.push(if epoch == shift.epoch { best.moves } else { [0, 0] });
+                trial.moves.push(if epoch == begin { best.moves } else { [0, 0] });
             }
             if tells {
                 let Served { throughput, .. } = best.served;
                 println!(
                     "*{:3} {throughput:9.0}/s  moved {:?}  {}",
-                    shift.epoch,
+                    begin,
                     best.moves,
                     busy(&self.situation, &best.served)
                 );
@@ -188,6 +205,21 @@ impl World {
         }
         trial
     }
+}
+
+/// What events have counted of copies goes before what means say.
+fn count(laid: &mut Laid, demand: &Demand, placement: &Placement, measured: &Measured) {
+    for key in &demand.hottest {
+        let Some(shadows) = placement.copied.get(&key.name) else { continue };
+        let seen = measured.by_key.get(&key.name).copied().unwrap_or_default();
+        laid.count(key, shadows, seen.answered, seen.waits);
+    }
+}
+
+fn busiest(situation: &Situation, served: &Served) -> f64 {
+    let of = |server: &[f64]| server.iter().sum::<f64>();
+    let most = served.keys.chunks(situation.workers).map(of).fold(0.0, f64::max);
+    most * situation.servers as f64 / served.keys.iter().sum::<f64>().max(1.0)
 }
 
 /// How busy the workers of the first servers are.
@@ -200,16 +232,9 @@ fn busy(situation: &Situation, served: &Served) -> String {
     (0..situation.servers.min(12)).map(server).collect::<Vec<_>>().join(" ")
 }
 
-impl Trial {
-    /// Epochs of each shift.
-    pub fn stretches(shifts: &[Shift]) -> impl Iterator<Item = std::ops::Range<usize>> {
-        shifts.iter().map(|shift| shift.epoch as usize..shift.end(shifts) as usize)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::situation::{Clients, Law};
+    use super::super::situation::{Clients, EPOCHS, Law, Shift};
     use super::*;
 
     /// Three servers of two workers, each with a fifth of a core, and clients that keep them busy or do not.
@@ -220,8 +245,8 @@ mod tests {
             workers: 2,
             speeds: vec![0.2; 6],
             keys: 20_000,
-            shifts: vec![Shift { epoch: 0, law, salt: seed }],
-            sets: 0.05,
+            epochs: EPOCHS,
+            shifts: vec![Shift { epoch: 0, law, sets: 0.05, salt: seed }],
             batch: 1,
             clients: Clients { smart: clients, ordinary: vec![0.0; 6], think, is_open: false },
             round_trip: 1e-4,

@@ -2,7 +2,11 @@
 
 use super::drawing::{Drawing, PLAIN};
 
-pub const DRAWINGS: [Drawing; 13] = [
+/// Latency against rate, a line for each of what is compared.
+const BY_RATE: Drawing =
+    Drawing { x: ("per_second", "requests/s", false), by: Some(("line", "")), ..PLAIN };
+
+pub const DRAWINGS: [Drawing; 20] = [
     Drawing {
         name: "curves-items",
         csv: "curves-points",
@@ -134,5 +138,61 @@ pub const DRAWINGS: [Drawing; 13] = [
         y: (&[("observed_mean", "")], "max / average load", true),
         by: Some(("policy", "")),
         ..PLAIN
+    },
+    Drawing {
+        name: "spore-6a",
+        csv: "spore-6a",
+        title: "SPORE's Figure 6a: 12 servers, 99% reads",
+        y: (&[("p90_ms", "")], "p90 of reads, ms", false),
+        panels: Some("panel"),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "spore-8",
+        csv: "spore-8",
+        title: "SPORE's Figure 8: the 500 hottest keys are a fifth read-only",
+        y: (&[("p90_ms", "")], "p90 of reads, ms", false),
+        panels: Some("panel"),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "spore-9",
+        csv: "spore-9",
+        title: "SPORE's Figure 9: 64 servers, reads alone",
+        y: (&[("p90_ms", "")], "p90 of reads, ms", false),
+        panels: Some("panel"),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "spore-10a",
+        csv: "spore-10a",
+        title: "SPORE's Figure 10a: copies of a key, async",
+        y: (&[("p90_ms", "")], "p90 of reads, ms", false),
+        panels: Some("panel"),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "spore-10b",
+        csv: "spore-10b",
+        title: "SPORE's Figure 10b: how long leases are; 1 s as built",
+        y: (&[("p90_ms", "")], "p90 of reads, ms", false),
+        panels: Some("panel"),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "spore-7-reads",
+        csv: "spore-7",
+        title: "SPORE's Figure 7a: how writes are told, reads",
+        y: (&[("p90_ms", "")], "p90 of reads, ms", false),
+        panels: Some("panel"),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "spore-7-writes",
+        csv: "spore-7",
+        title: "SPORE's Figure 7b: how writes are told, writes",
+        y: (&[("write_p90_ms", "")], "p90 of writes, ms", false),
+        panels: Some("panel"),
+        ..BY_RATE
     },
 ];

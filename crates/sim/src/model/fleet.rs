@@ -40,6 +40,10 @@ impl Delays {
         0.0
     }
 
+    pub fn add(&mut self, other: &Delays) {
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(one, more)| *one += more);
+    }
+
     pub fn clear(&mut self) {
         self.buckets.fill(0);
     }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 pub use fleet::{Delays, Fleet};
 pub use popularity::Popularity;
-use report::Report;
+pub(crate) use report::Report;
 
 const EXAMPLES: &str = "\
 Tables go to standard output, progress to standard error. Files are written only where --out says: each table
