@@ -25,6 +25,7 @@ enum Kind {
     Model(model::Args),
     Closed(closed::Args),
     Spore(closed::spore::Args),
+    Phases(closed::phases::Args),
     Chaos(chaos::Args),
     Draw(draw::Args),
 }
@@ -35,6 +36,7 @@ pub fn run(args: &Args) -> ExitCode {
         Kind::Model(args) => model::run(args),
         Kind::Closed(args) => closed::run(args),
         Kind::Spore(args) => closed::spore::run(args),
+        Kind::Phases(args) => closed::phases::run(args),
         Kind::Chaos(args) => chaos::run(args),
         Kind::Draw(args) => draw::run(args),
     };

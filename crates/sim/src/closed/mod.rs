@@ -14,6 +14,7 @@ mod joining;
 mod judge;
 mod network;
 mod oracle;
+pub mod phases;
 mod placement;
 mod situation;
 pub mod spore;

@@ -6,7 +6,7 @@ use super::drawing::{Drawing, PLAIN};
 const BY_RATE: Drawing =
     Drawing { x: ("per_second", "requests/s", false), by: Some(("line", "")), ..PLAIN };
 
-pub const DRAWINGS: [Drawing; 20] = [
+pub const DRAWINGS: [Drawing; 26] = [
     Drawing {
         name: "curves-items",
         csv: "curves-points",
@@ -137,6 +137,55 @@ pub const DRAWINGS: [Drawing; 20] = [
         x: ("servers", "servers", true),
         y: (&[("observed_mean", "")], "max / average load", true),
         by: Some(("policy", "")),
+        ..PLAIN
+    },
+    Drawing {
+        name: "phases-10-p90",
+        csv: "phases-10",
+        title: "MBal's Figure 10: 95% reads, 90th percentile of reads",
+        y: (&[("p90_ms", "")], "p90, ms", false),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "phases-10-p95",
+        csv: "phases-10",
+        title: "MBal's Figure 10: 95% reads, 95th percentile of reads",
+        y: (&[("p95_ms", "")], "p95, ms", false),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "phases-10-p99",
+        csv: "phases-10",
+        title: "MBal's Figure 10: 95% reads, 99th percentile of reads",
+        y: (&[("p99_ms", "")], "p99, ms", false),
+        ..BY_RATE
+    },
+    Drawing {
+        name: "phases-11",
+        csv: "phases-11",
+        title: "MBal's Figure 11: percentiles of read latency, 576 clients",
+        x: ("percentile", "percentile", false),
+        y: (&[("read_ms", "")], "ms", true),
+        by: Some(("line", "")),
+        ..PLAIN
+    },
+    Drawing {
+        name: "phases-12",
+        csv: "phases-12",
+        title: "MBal's Figure 12: workloads A, B and C, 90th percentile of reads",
+        x: ("second", "seconds", false),
+        y: (&[("read_p90_ms", "")], "p90, ms", false),
+        by: Some(("line", "")),
+        ..PLAIN
+    },
+    Drawing {
+        name: "phases-13",
+        csv: "phases-13",
+        title: "MBal's Figure 13: what each phase has begun, of all",
+        x: ("second", "seconds", false),
+        y: (&[("share", "")], "share", false),
+        by: Some(("phase", "phase ")),
+        panels: Some("line"),
         ..PLAIN
     },
     Drawing {
