@@ -8,7 +8,7 @@ use crate::connection::Received;
 use crate::generator::{DRAIN, Generator, Phase, READ_BYTES};
 use crate::reader::{Alike, Reader, Then};
 use crate::replies::{Answer, Awaited, scan};
-use crate::request::{Item, Write};
+use crate::request::{Item, Protocol, Write};
 use crate::udp::LOST;
 
 /// A request that every worker turns away is a fault of the server.
@@ -47,6 +47,7 @@ impl Generator<'_> {
             worker: index % self.width,
             client: index / self.width,
             leasing: self.leasing.as_mut(),
+            batches: &mut self.batches,
             wording: &self.load.wording,
             tally: &mut self.tally,
             part: self.timeline.is_some().then_some(&mut self.part),
@@ -148,9 +149,10 @@ impl Generator<'_> {
 
     /// What binary says about a key's cachelet: 0 is an ordinary client.
     pub fn vbucket(&self, key: u64, counter: bool) -> u16 {
+        let wording = &self.load.wording;
         match &self.routes {
-            Some(routes) if self.load.follow => {
-                routes.vbucket(self.load.wording.hash_of(key, counter))
+            Some(routes) if self.load.follow && wording.protocol == Protocol::Binary => {
+                routes.vbucket(wording.hash_of(key, counter))
             }
             _ => 0,
         }

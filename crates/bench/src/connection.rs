@@ -8,9 +8,10 @@ use std::time::Instant;
 use rustix::event::epoll;
 
 use crate::address::{Address, Stream, Target};
+use crate::batches::BatchId;
 use crate::mix::Op;
 use crate::replies::{Awaited, Kind};
-use crate::request::{ByLease, Item, Protocol, Write};
+use crate::request::{Item, Protocol, Read, Write};
 use crate::source::Ask;
 use crate::udp::{Datagrams, Got};
 use crate::wording::Wording;
@@ -37,9 +38,8 @@ pub struct How {
     /// When it was to be sent, and when it is.
     pub intended_ns: u64,
     pub asked_ns: u64,
-    /// What binary says about the keys' cachelet.
-    pub vbucket: u16,
-    pub by_lease: ByLease,
+    /// It is a part of this batch.
+    pub batch: Option<BatchId>,
 }
 
 /// Bytes at the start of the input, after so many replies that are lost.
@@ -87,10 +87,10 @@ impl Connection {
         lost
     }
 
-    /// One request.
-    pub fn ask(&mut self, wording: &Wording, ask: Ask, keys: &[u64], how: How) {
-        let How { intended_ns, vbucket, .. } = how;
-        let (key, ttl) = (keys[0], ask.ttl);
+    /// One request, of one key unless it is a get.
+    pub fn ask(&mut self, wording: &Wording, ask: Ask, reads: &[Read], how: How) {
+        let How { intended_ns, asked_ns, batch } = how;
+        let (Read { key, vbucket, .. }, ttl) = (reads[0], ask.ttl);
         let value_bytes = |key| ask.value_bytes.unwrap_or_else(|| wording.value_bytes(key));
         let write = match ask.op {
             Op::Set | Op::Insert => Write::Set,
@@ -99,35 +99,30 @@ impl Connection {
             Op::Incr => Write::Incr,
             Op::Get | Op::Scan | Op::ReadModifyWrite => {
                 let then_set = ask.op == Op::ReadModifyWrite;
-                let asked = |key| Awaited {
-                    key,
-                    value_bytes: value_bytes(key),
+                let asked = |read: &Read| Awaited {
+                    key: read.key,
+                    value_bytes: value_bytes(read.key),
                     ttl,
                     then_set,
                     intended_ns,
-                    asked_ns: how.asked_ns,
-                    by_lease: how.by_lease.is_some(),
+                    asked_ns,
+                    by_lease: read.by_lease.is_some(),
+                    batch,
                     ..Awaited::default()
                 };
-                return self.get(wording, keys, asked, how);
+                return self.get(wording, reads, asked);
             }
         };
         let item = Item { key, value_bytes: value_bytes(key), ttl };
         self.write(wording, write, item, intended_ns, vbucket);
     }
 
-    fn get(
-        &mut self,
-        wording: &Wording,
-        keys: &[u64],
-        asked: impl Fn(u64) -> Awaited,
-        How { vbucket, by_lease, .. }: How,
-    ) {
+    fn get(&mut self, wording: &Wording, reads: &[Read], asked: impl Fn(&Read) -> Awaited) {
         let before = self.before();
-        wording.get(&mut self.out, keys, vbucket, by_lease);
-        self.awaited.extend(keys.iter().map(|&key| asked(key)));
+        wording.get(&mut self.out, reads);
+        self.awaited.extend(reads.iter().map(&asked));
         if wording.protocol == Protocol::Text {
-            let first = asked(keys[0]);
+            let first = asked(&reads[0]);
             self.awaited.push_back(Awaited { kind: Kind::End, then_set: false, ..first });
         }
         self.awaited.back_mut().expect("a get has a key").last = true;
@@ -159,7 +154,9 @@ impl Connection {
             Kind::Write(write) => {
                 wording.write(&mut self.out, write, Item { key, value_bytes, ttl }, vbucket);
             }
-            Kind::Get | Kind::End => wording.get(&mut self.out, &[key], vbucket, None),
+            Kind::Get | Kind::End => {
+                wording.get(&mut self.out, &[Read { key, vbucket, by_lease: None }]);
+            }
         }
         self.awaited.push_back(Awaited { turned_away: asked.turned_away + 1, ..asked });
     }

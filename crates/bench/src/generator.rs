@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use crate::address::Address;
+use crate::batches::Batches;
 use crate::connection::Connection;
 use crate::follow::Routes;
+use crate::issuing::Next;
 use crate::leasing::Leasing;
 use crate::load::{Edge, Length, Load};
 use crate::pace::{Pace, Schedule};
@@ -61,12 +63,11 @@ pub struct Generator<'a> {
     pub clients: usize,
     pub in_flight: usize,
     pub turn: usize,
-    /// Open loop: what `keys` is drawn for, and has to wait until its worker has room.
-    pub drawn: Option<Ask>,
-    /// Closed loop: the same by client, with the keys.
+    pub next: Next,
+    /// Closed loop: what waits by client until its workers have room, and its keys.
     pub held_up: Vec<Option<(Ask, Vec<u64>)>>,
-    /// Which connections the next request of an open loop is for, and the random bits behind it.
-    pub next_is_busy: bool,
+    pub batches: Batches,
+    /// Which connections an open loop's requests are for.
     pub random: Random,
     /// Connections with something to send.
     pub touched: Vec<usize>,
@@ -92,7 +93,6 @@ pub struct Generator<'a> {
     pub part: Part,
     /// The interval that `part` is of.
     pub interval: u64,
-    pub keys: Vec<u64>,
     pub input: Vec<u8>,
 }
 
@@ -152,9 +152,9 @@ impl<'a> Generator<'a> {
             clients,
             in_flight: 0,
             turn: 0,
-            drawn: None,
+            next: Next::default(),
             held_up: vec![None; clients],
-            next_is_busy: false,
+            batches: Batches::default(),
             random: Random::new(load.seed ^ 0xb5),
             touched: Vec::new(),
             budget: u64::MAX,
@@ -171,7 +171,6 @@ impl<'a> Generator<'a> {
             timeline,
             part: Part::new(width),
             interval: 0,
-            keys: Vec::new(),
             input: vec![0; READ_BYTES],
             load,
         })

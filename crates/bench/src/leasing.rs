@@ -1,15 +1,11 @@
-//! Copies of hot keys that a smart client may read: its leases, and which server a get goes to by them.
+//! Copies of hot keys that a smart client may read: its leases, and which copy a get goes to by them.
 
-use mbal_model::Instant;
+use mbal_model::{Instant, ReplicaVersion};
 use mbal_random::Random;
-use mbal_replica::{Choice, Leases};
+use mbal_replica::Leases;
 
 use crate::replies::{Answer, Awaited, Kind, LeaseToken};
 use crate::wording::Wording;
-
-/// Hot keys that a client remembers, and its marks of answers without copies.
-const KEYS_MAX: usize = 1024;
-const MARKS: usize = 64;
 
 /// The leases of all clients of a thread.
 pub struct Leasing {
@@ -19,18 +15,22 @@ pub struct Leasing {
 
 impl Leasing {
     pub fn new(clients: usize, seed: u64) -> Self {
-        let clients =
-            (0..clients).map(|_| Leases::new(KEYS_MAX, MARKS, 0, Instant::ZERO)).collect();
-        Self { clients, random: Random::new(seed) }
+        Self { clients: vec![Leases::of_client(); clients], random: Random::new(seed) }
     }
 
-    /// Where this client reads now.
-    pub fn route(&mut self, client: usize, hash: impl FnOnce() -> u64, now_ns: u64) -> Choice {
+    /// The copy that this client reads now, where `place` says that its suffix is, and what it must not be older than.
+    pub fn copy<T>(
+        &mut self,
+        client: usize,
+        hash: impl FnOnce() -> u64,
+        now_ns: u64,
+        place: impl FnOnce(u8) -> Option<T>,
+    ) -> Option<(T, ReplicaVersion)> {
         let leases = &mut self.clients[client];
         if leases.is_empty() {
-            return Choice::Home;
+            return None;
         }
-        leases.route(hash(), Instant::from_nanos(now_ns), self.random.word() as u32)
+        leases.copy(hash(), Instant::from_nanos(now_ns), self.random.word() as u32, place)
     }
 
     /// Takes a reply; true if a copy has answered.
@@ -71,8 +71,6 @@ impl Leasing {
 
 #[cfg(test)]
 mod tests {
-    use mbal_model::ReplicaVersion;
-
     use super::*;
     use crate::request::{Protocol, Write};
     use crate::sizes::Sizes;
@@ -98,15 +96,19 @@ mod tests {
         let (wording, hash) = wording();
         let mut leasing = Leasing::new(2, 1);
         assert!(!hears(&mut leasing, &wording, get(5, false), Some("=1000.3")));
-        let copy = Choice::Copy { suffix: 3, seen: ReplicaVersion::default() };
+        let copy = Some((3, ReplicaVersion::default()));
         let mut copies =
-            |client| (0..100).filter(|_| leasing.route(client, || hash, 10) == copy).count();
+            |client| (0..100).filter(|_| leasing.copy(client, || hash, 10, Some) == copy).count();
         assert!((20..80).contains(&copies(0)));
         assert_eq!(copies(1), 0);
+        assert!(
+            (0..100).all(|_| leasing.copy(0, || hash, 10, |_| None::<u8>).is_none()),
+            "of no place"
+        );
         assert!(hears(&mut leasing, &wording, get(10, true), None), "from a copy");
         let set = Awaited { kind: Kind::Write(Write::Set), ..get(20, false) };
         assert!(!leasing.heard(0, &wording, &set, (&Answer::Stored, None), 30));
-        assert_eq!(leasing.route(0, || hash, 31), Choice::Home);
+        assert_eq!(leasing.copy(0, || hash, 31, Some), None);
     }
 
     #[test]
@@ -115,8 +117,8 @@ mod tests {
         let mut leasing = Leasing::new(1, 1);
         hears(&mut leasing, &wording, get(5, false), Some("~1000.3@12.1"));
         assert!(hears(&mut leasing, &wording, get(10, true), Some("@12.3")), "from a copy");
-        let copy = Choice::Copy { suffix: 3, seen: ReplicaVersion { grant: 12, version: 3 } };
-        assert!((0..100).any(|_| leasing.route(0, || hash, 20) == copy));
+        let copy = Some((3, ReplicaVersion { grant: 12, version: 3 }));
+        assert!((0..100).any(|_| leasing.copy(0, || hash, 20, Some) == copy));
     }
 
     #[test]
@@ -125,6 +127,6 @@ mod tests {
         let mut leasing = Leasing::new(1, 1);
         hears(&mut leasing, &wording, get(5, false), Some("=1000.3"));
         assert!(!hears(&mut leasing, &wording, get(10, true), Some("5.0.3/0")));
-        assert!((0..100).all(|_| leasing.route(0, || hash, 30) == Choice::Home));
+        assert!((0..100).all(|_| leasing.copy(0, || hash, 30, Some).is_none()));
     }
 }

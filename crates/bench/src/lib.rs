@@ -12,11 +12,15 @@ mod address;
 mod against_servers;
 mod answering;
 mod args;
+mod batches;
 mod before;
 mod binary;
 mod compare;
 mod connection;
 mod cpu;
+#[cfg(test)]
+#[path = "../tests/unit/dividing.rs"]
+mod dividing;
 mod follow;
 #[cfg(test)]
 #[path = "../tests/unit/following.rs"]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use mbal_model::Hint;
 
+use crate::batches::Batches;
 use crate::leasing::Leasing;
 use crate::replies::{Answer, Awaited, Kind, LeaseToken};
 use crate::tally::Tally;
@@ -43,12 +44,13 @@ pub struct Reader<'a> {
     /// The client whose connection it is, and the leases of all, where copies are read.
     pub client: usize,
     pub leasing: Option<&'a mut Leasing>,
+    pub batches: &'a mut Batches,
     pub wording: &'a Wording,
     pub tally: &'a mut Tally,
     /// Of the interval, where the run is shown over time.
     pub part: Option<&'a mut Part>,
     pub after: &'a mut Vec<(Awaited, Then)>,
-    /// Requests of which this was the last reply.
+    /// Requests of which this was the last reply, a batch's parts counted one by one.
     pub answered: usize,
     /// A key of the request that is being read was missed.
     pub missed: bool,
@@ -95,7 +97,7 @@ impl Reader<'_> {
             if matches!(reply.kind, Kind::Write(_)) && self.window.contains(&reply.intended_ns) {
                 self.tally.writes.saturating_record(self.now.saturating_sub(reply.intended_ns));
             }
-            self.answered(reply.intended_ns);
+            self.answered(&reply);
         }
     }
 
@@ -110,9 +112,17 @@ impl Reader<'_> {
     }
 
     /// Whoever missed has waited for the store too.
-    fn answered(&mut self, intended_ns: u64) {
+    fn answered(&mut self, &Awaited { intended_ns, batch, .. }: &Awaited) {
         self.answered += 1;
-        let store_ns = if std::mem::take(&mut self.missed) { self.store_ns } else { 0 };
+        let missed = std::mem::take(&mut self.missed);
+        let whole = batch.map_or(Some(missed), |batch| self.batches.answered(batch, missed));
+        let Some(missed) = whole else {
+            if let Some(part) = self.part.as_mut().filter(|_| self.counting) {
+                part.workers[self.worker] += 1;
+            }
+            return;
+        };
+        let store_ns = if missed { self.store_ns } else { 0 };
         let latency_ns = self.now.saturating_sub(intended_ns) + store_ns;
         if latency_ns != self.alike.latency_ns {
             self.record();

@@ -7,6 +7,7 @@ use mbal_replica::Announcement;
 use mbal_wire::{MetaHead, MetaStatus, ValueHead};
 use memchr::memchr;
 
+use crate::batches::BatchId;
 use crate::binary;
 use crate::request::{LABEL_BYTES, Protocol, Write, label};
 use crate::wording::Wording;
@@ -40,6 +41,8 @@ pub struct Awaited {
     pub asked_ns: u64,
     /// A copy was to answer.
     pub by_lease: bool,
+    /// The batch of whose parts it is one, with all replies of this request.
+    pub batch: Option<BatchId>,
 }
 
 impl Awaited {

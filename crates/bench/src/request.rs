@@ -44,3 +44,13 @@ pub fn label(key: u64, value_bytes: u32) -> [u8; LABEL_BYTES] {
 
 /// A copy is to answer that is no older than this.
 pub type ByLease = Option<ReplicaVersion>;
+
+/// A key that is asked for.
+#[derive(Clone, Copy)]
+pub struct Read {
+    pub key: u64,
+    /// What binary says about its cachelet.
+    pub vbucket: u16,
+    /// Meta alone.
+    pub by_lease: ByLease,
+}

@@ -64,16 +64,10 @@ impl Source {
     }
 
     /// Fills `keys` for one request: `keys_per_get` of them for a get, one for most others. `None` at the end.
-    /// What is drawn at random is drawn until it `fits` the request's first key.
-    pub fn next(
-        &mut self,
-        keys_per_get: usize,
-        fits: impl Fn(u64, u64) -> bool,
-        keys: &mut Vec<u64>,
-    ) -> Option<Ask> {
+    pub fn next(&mut self, keys_per_get: usize, keys: &mut Vec<u64>) -> Option<Ask> {
         keys.clear();
         match self {
-            Self::Mix(drawn) => Some(drawn.next(keys_per_get, fits, keys)),
+            Self::Mix(drawn) => Some(drawn.next(keys_per_get, keys)),
             Self::Each { next, step, keys: end, op, ttls, random } => {
                 let count = if *op == Op::Get { keys_per_get } else { 1 };
                 while keys.len() < count && *next < *end {
@@ -97,12 +91,7 @@ impl Source {
 }
 
 impl Drawn {
-    fn next(
-        &mut self,
-        keys_per_get: usize,
-        fits: impl Fn(u64, u64) -> bool,
-        keys: &mut Vec<u64>,
-    ) -> Ask {
+    fn next(&mut self, keys_per_get: usize, keys: &mut Vec<u64>) -> Ask {
         let mut op = self.mix.draw(&mut self.random);
         let ttl = self.ttls.draw(&mut self.random);
         if op == Op::Insert {
@@ -120,8 +109,7 @@ impl Drawn {
             return Ask { op: Op::Get, value_bytes: None, ttl };
         }
         while op == Op::Get && keys.len() < keys_per_get {
-            let key = self.popularity.draw(&mut self.random);
-            keys.extend(Some(key).filter(|&key| fits(first, key)));
+            keys.push(self.popularity.draw(&mut self.random));
         }
         Ask { op, value_bytes: None, ttl }
     }
@@ -134,7 +122,7 @@ mod tests {
     fn asks(mut source: Source, keys_per_get: usize, count: usize) -> Vec<(Ask, Vec<u64>)> {
         let mut keys = Vec::new();
         std::iter::from_fn(|| {
-            let ask = source.next(keys_per_get, |_, _| true, &mut keys)?;
+            let ask = source.next(keys_per_get, &mut keys)?;
             Some((ask, keys.clone()))
         })
         .take(count)

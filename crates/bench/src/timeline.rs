@@ -16,7 +16,7 @@ use crate::unit::{Unit, quantile_us};
 #[derive(Clone)]
 pub struct Part {
     pub counts: Counts,
-    /// Requests answered by each worker's port, where clients know the workers.
+    /// Requests answered by each worker's port, where clients know the workers; parts of a batch one by one.
     pub workers: Vec<u64>,
     latency: Histogram<u64>,
     lag: Histogram<u64>,

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use mbal_model::{KEY_BYTES_MAX, Key, MapVersion};
 use mbal_wire::{opcode, push_binary_request};
 
-use crate::request::{ByLease, Item, LABEL_BYTES, Protocol, Write, label};
+use crate::request::{Item, LABEL_BYTES, Protocol, Read, Write, label};
 use crate::sizes::Sizes;
 
 /// How this run words its requests.
@@ -49,21 +49,20 @@ impl Wording {
     }
 
     /// One get of all the keys: a line in text, as many pipelined ones in meta and binary, an array in RESP.
-    /// `vbucket` is binary's word for the keys' cachelet; `by_lease`, meta alone, asks for a copy that is no older.
-    pub fn get(&self, out: &mut Vec<u8>, keys: &[u64], vbucket: u16, by_lease: ByLease) {
+    pub fn get(&self, out: &mut Vec<u8>, reads: &[Read]) {
         match self.protocol {
             Protocol::Text => {
                 out.extend_from_slice(b"get");
-                for &key in keys {
+                for Read { key, .. } in reads {
                     out.push(b' ');
-                    self.name(out, key);
+                    self.name(out, *key);
                 }
                 out.extend_from_slice(b"\r\n");
             }
             Protocol::Meta => {
-                for &key in keys {
+                for Read { key, by_lease, .. } in reads {
                     out.extend_from_slice(b"mg ");
-                    self.name(out, key);
+                    self.name(out, *key);
                     out.extend_from_slice(b" v");
                     out.extend_from_slice(&self.token);
                     match by_lease {
@@ -72,14 +71,14 @@ impl Wording {
                     }
                 }
             }
-            Protocol::Binary => keys.iter().for_each(|&key| {
+            Protocol::Binary => reads.iter().for_each(|&Read { key, vbucket, .. }| {
                 push_binary_request(out, opcode::GET, &[], self.name_bytes(key), 0, vbucket);
                 self.name(out, key);
             }),
             Protocol::Resp => {
-                let command = if keys.len() == 1 { "$3\r\nGET" } else { "$4\r\nMGET" };
-                put(out, format_args!("*{}\r\n{command}\r\n", keys.len() + 1));
-                keys.iter().for_each(|&key| self.bulk_name(out, key));
+                let command = if reads.len() == 1 { "$3\r\nGET" } else { "$4\r\nMGET" };
+                put(out, format_args!("*{}\r\n{command}\r\n", reads.len() + 1));
+                reads.iter().for_each(|read| self.bulk_name(out, read.key));
             }
         }
     }
@@ -312,9 +311,14 @@ mod tests {
         Wording::new(protocol, Sizes::Constant(5), Sizes::Constant(3))
     }
 
+    fn read(key: u64) -> Read {
+        Read { key, vbucket: 3, by_lease: None }
+    }
+
     fn got(protocol: Protocol, keys: &[u64]) -> String {
         let mut out = Vec::new();
-        wording(protocol).get(&mut out, keys, 0, None);
+        let reads: Vec<Read> = keys.iter().map(|&key| read(key)).collect();
+        wording(protocol).get(&mut out, &reads);
         String::from_utf8(out).unwrap()
     }
 
@@ -373,7 +377,7 @@ mod tests {
     #[test]
     fn binary_requests_have_memcacheds_header() {
         let mut out = Vec::new();
-        wording(Protocol::Binary).get(&mut out, &[7], 3, None);
+        wording(Protocol::Binary).get(&mut out, &[read(7)]);
         let head = b"\x80\x00\x00\x05\x00\x00\x00\x03\0\0\0\x05\0\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(out, [&head[..], b"00007"].concat());
         let set = written(Protocol::Binary, Write::Set, 3, 60);
@@ -388,8 +392,8 @@ mod tests {
         let mut wording = wording(Protocol::Meta);
         wording.tell(MapVersion { map: 1, local: 17 });
         let mut out = Vec::new();
-        wording.get(&mut out, &[7], 0, None);
-        wording.get(&mut out, &[7], 0, Some(ReplicaVersion { grant: 9, version: 2 }));
+        let by_lease = Some(ReplicaVersion { grant: 9, version: 2 });
+        wording.get(&mut out, &[read(7), Read { by_lease, ..read(7) }]);
         wording.write(&mut out, Write::Set, Item { key: 7, value_bytes: 1, ttl: 0 }, 0);
         let asked = b"mg 00007 v L1.17\r\nmg 00007 v L1.17*9.2\r\nms 00007 1 L1.17\r\n\x07\r\n";
         assert_eq!(out, asked);

@@ -276,6 +276,13 @@ fn the_benchmarks_smart_client_reads_copies_unless_it_is_told_not_to() {
         String::from_utf8(output.stdout).unwrap()
     };
     eventually("copies are read", || bench(&[]).contains("\"from_copies\""));
+    let in_batches = ["--multi-get", "20"];
+    eventually("they are in batches", || bench(&in_batches).contains("\"from_copies\""));
+    // Whoever is asked has the key, or a copy: nobody asks on.
+    let forwarded = || hot.servers.iter().map(requests_of_peers).sum::<u64>();
+    let before = forwarded();
+    bench(&["--multi-get", "20", "--no-copies"]);
+    assert_eq!(forwarded(), before);
     let told = bench(&["--no-copies"]);
     assert!(!told.contains("\"from_copies\"") && told.contains("\"max_over_mean\""), "{told}");
 }

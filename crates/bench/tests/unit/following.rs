@@ -12,6 +12,22 @@ use crate::measure::measure;
 use crate::pace::Pace;
 use crate::plan::{Plan, Task};
 
+/// Where this table is to be had.
+pub fn table_at(page: String) -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut line = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "config get mbal 0.0\r\n");
+            write!(stream, "CONFIG mbal 0 {}\r\n{page}\r\nEND\r\n", page.len()).unwrap();
+        }
+    });
+    Address::Tcp(address)
+}
+
 /// Two workers, each with a port; the upper half of all hashes is a cachelet that worker 0 lends to worker 1.
 #[derive(Default)]
 struct TwoWorkers {
@@ -32,18 +48,7 @@ impl TwoWorkers {
              cachelet 0000/1 0/1\ncachelet 8000/1 0/0\n",
             ports[0], ports[1]
         );
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let mut line = String::new();
-                BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
-                assert_eq!(line, "config get mbal 0.0\r\n");
-                write!(stream, "CONFIG mbal 0 {}\r\n{page}\r\nEND\r\n", page.len()).unwrap();
-            }
-        });
-        Address::Tcp(address)
+        table_at(page)
     }
 
     fn listen_as(self: Arc<Self>, worker: usize) -> u16 {

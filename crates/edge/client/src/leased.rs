@@ -13,7 +13,7 @@ use std::time::Instant as SystemInstant;
 use mbal_locks::{Mutex, ranks};
 use mbal_model::{Instant, Owner, ReplicaVersion, ServerId};
 use mbal_random::Random;
-use mbal_replica::{Choice, Leases, choose_place};
+use mbal_replica::{Leases, choose_place};
 use tokio::time::timeout;
 
 use crate::client::{Inner, Target};
@@ -22,10 +22,6 @@ use crate::reply::{Form, MetaReply, Reply};
 use crate::request::{Command, SentKey};
 use mbal_wire::MetaStatus;
 
-/// Hot keys that a client remembers.
-const KEYS_MAX: usize = 1024;
-/// Marks of answers that told of no copies: 16 KiB.
-const MARKS: usize = 1024;
 /// Copies of one key that a batch considers, beginning with a random one: where one is takes time for each server of the cluster.
 const TRIED_MAX: usize = 8;
 /// What a copy's server may take of a read's time; the rest is the home's.
@@ -42,7 +38,7 @@ impl Default for Leased {
     fn default() -> Leased {
         // Any number; it differs from client to client.
         let random = Random::new(RandomState::new().build_hasher().finish());
-        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS, 0, Instant::ZERO), random));
+        let known = Mutex::new((Leases::of_client(), random));
         Leased { since: SystemInstant::now(), known, reads: AtomicU64::new(0) }
     }
 }
@@ -66,10 +62,6 @@ impl Leased {
     /// Leases of an earlier map end.
     pub fn follow(&self, map_version: u64) {
         self.with(|leases, _| leases.follow(map_version, self.now()));
-    }
-
-    fn route(&self, hash: u64) -> Choice {
-        self.with(|leases, random| leases.route(hash, self.now(), random))
     }
 
     fn is_leased(&self, hash: u64) -> bool {
@@ -122,8 +114,11 @@ impl Inner {
         }
         let routes = self.routes();
         self.leased.follow(routes.version());
-        let Choice::Copy { suffix, seen } = self.leased.route(key.hash) else { return None };
-        let target = self.target_at(&routes, routes.copy(&key.key(), suffix)?, key.hash)?;
+        let place = |suffix| routes.copy(&key.key(), suffix);
+        let now = self.leased.now();
+        let (owner, seen) =
+            self.leased.with(|leases, random| leases.copy(key.hash, now, random, place))?;
+        let target = self.target_at(&routes, owner, key.hash)?;
         drop(routes);
         let is_asked = !self.pool.is_left_alone(target.owner.server);
         is_asked.then_some((target, seen))

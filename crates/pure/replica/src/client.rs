@@ -85,6 +85,11 @@ impl Leases {
         Leases { keys_max, leases, order, without: vec![since; marks], shown, map_version }
     }
 
+    /// Of a client that holds leases for itself: 1,024 hot keys, and 8 KiB of marks.
+    pub fn of_client() -> Leases {
+        Leases::new(1024, 1024, 0, Instant::ZERO)
+    }
+
     /// Leases of an earlier map end. Its places may not be those of this one; and who holds leases for others may have owned a key
     /// meanwhile, and has told them of newer values than a copy has.
     pub fn follow(&mut self, map_version: u64, now: Instant) {
@@ -101,6 +106,21 @@ impl Leases {
     /// Where a read of this key goes now. O(log of the keys remembered).
     pub fn route(&mut self, hash: u64, now: Instant, random: u32) -> Choice {
         self.lease(hash, now).map_or(Choice::Home, |lease| lease.choose(random))
+    }
+
+    /// The copy that a read of this key goes to now, where `place` says that its suffix is, and what it must not be older than. `None`: the read
+    /// goes home.
+    pub fn copy<T>(
+        &mut self,
+        hash: u64,
+        now: Instant,
+        random: u32,
+        place: impl FnOnce(u8) -> Option<T>,
+    ) -> Option<(T, ReplicaVersion)> {
+        match self.route(hash, now, random) {
+            Choice::Home => None,
+            Choice::Copy { suffix, seen } => Some((place(suffix)?, seen)),
+        }
     }
 
     /// What a copy must not be older than of which a client with a lease of this key asks at this moment. `None`: it has no lease.
