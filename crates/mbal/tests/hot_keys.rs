@@ -12,7 +12,7 @@ use mbal_model::{Addresses, Cluster, Key};
 mod running;
 
 use running::led::{Coordinator, folder, free_port, server, stores};
-use running::{Ends, Folder, MBAL, Running, ask, eventually, output_of};
+use running::{Ends, Folder, MBAL, Running, ask, eventually, output_of, told};
 
 /// Three servers whose cachelets stay where they are.
 struct Hot {
@@ -260,6 +260,13 @@ async fn the_client_library_reads_copies_and_goes_on_when_one_of_them_dies() {
             reader.expect("no reader has seen the past");
         }
     }
+}
+
+/// Requests that this server, which has one worker, has passed on.
+fn requests_of_peers(server: &Running) -> u64 {
+    let said = told(server.connect(), "stats workers\r\nquit\r\n");
+    let count = said.lines().find_map(|line| line.strip_prefix("STAT 0:peer "));
+    count.expect("it counts them").parse().expect("a number")
 }
 
 #[test]
