@@ -30,6 +30,7 @@ fn outlook(servers: usize, workers: usize, cachelets: usize) -> Outlook {
             helpless: true,
             refuses: false,
             copying: Vec::new(),
+            hottest: Vec::new(),
             room_bytes: None,
         }
     });
