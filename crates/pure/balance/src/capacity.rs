@@ -93,11 +93,14 @@ impl Capacities {
 
     /// Speeds that were shown in one epoch, and what each of them counts for.
     fn compare(&mut self, shown: &[(Owner, f64, f64)]) {
-        let weights: f64 = shown.iter().map(|(_, _, weight)| weight).sum();
-        if weights <= 0.0 {
+        if shown.is_empty() {
             return;
         }
-        let usual = |&(at, speed, weight): &(Owner, f64, f64)| weight * speed / self.speed(at);
+        // Where nobody tells keys all count alike.
+        let counts = |weight: f64| weight.max(f64::EPSILON);
+        let weights: f64 = shown.iter().map(|(_, _, weight)| counts(*weight)).sum();
+        let usual =
+            |&(at, speed, weight): &(Owner, f64, f64)| counts(weight) * speed / self.speed(at);
         let usual = shown.iter().map(usual).sum::<f64>() / weights;
         for &(at, speed, weight) in shown {
             learn(&mut self.speeds, at, speed / usual, weight, false);
