@@ -13,7 +13,7 @@ fn some_runs_hold_every_invariant() {
         coverage.add(&ran.coverage);
     }
     // What a few runs need not meet, thousands do: `./test` asks them.
-    assert!(coverage.never().count() < 18, "{}", coverage.table());
+    assert!(coverage.never().count() < 20, "{}", coverage.table());
 }
 
 #[test]

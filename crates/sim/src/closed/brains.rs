@@ -281,8 +281,9 @@ impl Brains {
             }
             Order::Lighten { from, to, share, .. } => {
                 let (from, to) = (self.place(from), self.place(to));
-                // Whole connections.
-                let count = (placement.ordinary[from] * share).round();
+                // Whole connections, though clients are divided into parts of one at first.
+                let of = placement.ordinary[from];
+                let count = (of * share).round().min(of);
                 placement.ordinary[from] -= count;
                 placement.ordinary[to] += count;
                 self.done.handed += count as u64;
