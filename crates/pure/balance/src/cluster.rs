@@ -308,7 +308,8 @@ impl ClusterPlanner {
         let rest_epochs = self.thresholds.rest_epochs;
         let size = Size { load, share: held.load };
         let may_take = |to: Owner| to.server != worker.at.server && takers.contains(&to.server);
-        let may_be = server.standing == Standing::Serving
+        let may_be = board.outlook.knows_hot_keys
+            && server.standing == Standing::Serving
             && before.count() < SPLITS_UNTIL
             && !board.is_under_way(held.cachelet)
             && !self.rest.pinned(held.cachelet, size, epoch, rest_epochs)

@@ -23,6 +23,7 @@ struct Cluster {
     epoch: u64,
     /// A coordinator has just begun.
     awaits: bool,
+    knows_hot_keys: bool,
     /// What it saves.
     remedies: Vec<Remedy>,
 }
@@ -65,6 +66,7 @@ impl Cluster {
             planner: ClusterPlanner::new(Thresholds::default()),
             epoch: 0,
             awaits: false,
+            knows_hot_keys: true,
             remedies: Vec::new(),
         }
     }
@@ -82,6 +84,7 @@ impl Cluster {
             servers: self.servers.clone(),
             under_way: self.under_way.clone(),
             awaits: self.awaits,
+            knows_hot_keys: self.knows_hot_keys,
             remedies: self.remedies.clone(),
         };
         let plan = self.planner.plan(&outlook);
@@ -509,6 +512,18 @@ fn what_is_too_heavy_for_anybody_and_as_narrow_as_cachelets_get_is_named_and_wan
     let plan = cluster.epochs(6);
     assert_eq!((plan.too_heavy.as_slice(), plan.servers_wanted), (&[Prefix::nth(0, 15)][..], 0));
     assert_eq!((plan.moves, plan.splits), (vec![], vec![]));
+}
+
+#[test]
+fn where_nobody_looks_for_hot_keys_nothing_is_split_and_what_is_too_heavy_is_named() {
+    let mut cluster = heavy(0.0);
+    cluster.servers[0].hottest.clear();
+    cluster.knows_hot_keys = false;
+    let cachelet = cluster.worker(at(0, 0)).cachelets[0].cachelet;
+    for _ in 0..12 {
+        assert_eq!(cluster.epoch().splits, []);
+    }
+    assert_eq!(cluster.epoch().too_heavy, [cachelet]);
 }
 
 #[test]

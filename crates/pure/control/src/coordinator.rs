@@ -136,7 +136,10 @@ impl Coordinator {
                 self.hot.set_mode(ledger, mode);
                 Response::Done
             }
-            Request::Outlook(epoch) => Response::Outlook(outlook(ledger, balanced, epoch)),
+            Request::Outlook(epoch) => {
+                let knows_hot_keys = self.hot.is_on(ledger.state());
+                Response::Outlook(outlook(ledger, balanced, knows_hot_keys, epoch))
+            }
             Request::Planned(plan) => {
                 balanced.planned(ledger, &self.scaling, plan);
                 Response::Done

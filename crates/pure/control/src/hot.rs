@@ -70,6 +70,11 @@ impl Hot {
         Hot { mode, copy_lease, imbalance_target, threshold, calm_epochs: 0, told, changes: 0 }
     }
 
+    /// Servers look for hot keys, and tell them.
+    pub fn is_on(&self, state: &State) -> bool {
+        self.mode(state) != HotMode::Off
+    }
+
     fn mode(&self, state: &State) -> HotMode {
         state.hot_keys.unwrap_or(self.mode)
     }
@@ -186,7 +191,7 @@ impl Hot {
         let has_reported = |id| ledger.is_heard(id) && ledger.heard(id).is_some_and(has_workers);
         let mut alive = ledger.state().alive();
         let knows_all = !ledger.awaits() || alive.all(|(id, _)| has_reported(id));
-        if self.mode(ledger.state()) == HotMode::Off || !knows_all {
+        if !self.is_on(ledger.state()) || !knows_all {
             return None;
         }
         let HotStatus { servers, requests, .. } = self.status(ledger);

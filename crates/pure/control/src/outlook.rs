@@ -17,7 +17,12 @@ type Report = (usize, f64, u64);
 
 /// By the map and the last heartbeats. A cachelet that its server has not reported yet is as another one has seen it
 /// last; what nobody lists has its part of what workers report as the rest.
-pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlook {
+pub(crate) fn outlook(
+    ledger: &Ledger,
+    balanced: &Balanced,
+    knows_hot_keys: bool,
+    epoch: u64,
+) -> Outlook {
     let mut reports: BTreeMap<Prefix, BTreeMap<ServerId, Report>> = BTreeMap::new();
     for (server, heard) in ledger.all_heard() {
         for (index, worker) in heard.last.workers.iter().enumerate() {
@@ -71,6 +76,7 @@ pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlo
         epoch,
         servers: servers.into_values().collect(),
         under_way: ledger.state().moves.values().map(step).collect(),
+        knows_hot_keys,
         awaits: ledger.awaits() && !is_whole(ledger),
         remedies: ledger.state().remedies.clone(),
     }

@@ -62,6 +62,8 @@ pub struct Outlook {
     pub servers: Vec<ServerOutlook>,
     /// Moves under way. Their cachelets are still the source's in `servers`.
     pub under_way: Vec<Move>,
+    /// Servers tell which keys are hot: what they say nothing of is not one key's. Else nothing is split.
+    pub knows_hot_keys: bool,
     /// The coordinator has just begun, and servers have not said yet how they are and what they do about it.
     pub awaits: bool,
     /// What the last plan has told of remedies, maybe that of a coordinator before this one.
