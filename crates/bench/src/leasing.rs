@@ -2,7 +2,7 @@
 
 use mbal_model::{Instant, ReplicaVersion};
 use mbal_random::Random;
-use mbal_replica::Leases;
+use mbal_replica::{Choice, Leases};
 
 use crate::replies::{Answer, Awaited, Kind, LeaseToken};
 use crate::wording::Wording;
@@ -30,7 +30,10 @@ impl Leasing {
         if leases.is_empty() {
             return None;
         }
-        leases.copy(hash(), Instant::from_nanos(now_ns), self.random.word() as u32, place)
+        match leases.route(hash(), Instant::from_nanos(now_ns), self.random.word() as u32) {
+            Choice::Home => None,
+            Choice::Copy { suffix, seen } => Some((place(suffix)?, seen)),
+        }
     }
 
     /// Takes a reply; true if a copy has answered.

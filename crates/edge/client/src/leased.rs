@@ -13,7 +13,7 @@ use std::time::Instant as SystemInstant;
 use mbal_locks::{Mutex, ranks};
 use mbal_model::{Instant, Owner, ReplicaVersion, ServerId};
 use mbal_random::Random;
-use mbal_replica::{Leases, choose_place};
+use mbal_replica::{Choice, Leases, choose_place};
 use tokio::time::timeout;
 
 use crate::client::{Inner, Target};
@@ -62,6 +62,10 @@ impl Leased {
     /// Leases of an earlier map end.
     pub fn follow(&self, map_version: u64) {
         self.with(|leases, _| leases.follow(map_version, self.now()));
+    }
+
+    fn route(&self, hash: u64) -> Choice {
+        self.with(|leases, random| leases.route(hash, self.now(), random))
     }
 
     fn is_leased(&self, hash: u64) -> bool {
@@ -114,11 +118,8 @@ impl Inner {
         }
         let routes = self.routes();
         self.leased.follow(routes.version());
-        let place = |suffix| routes.copy(&key.key(), suffix);
-        let now = self.leased.now();
-        let (owner, seen) =
-            self.leased.with(|leases, random| leases.copy(key.hash, now, random, place))?;
-        let target = self.target_at(&routes, owner, key.hash)?;
+        let Choice::Copy { suffix, seen } = self.leased.route(key.hash) else { return None };
+        let target = self.target_at(&routes, routes.copy(&key.key(), suffix)?, key.hash)?;
         drop(routes);
         let is_asked = !self.pool.is_left_alone(target.owner.server);
         is_asked.then_some((target, seen))

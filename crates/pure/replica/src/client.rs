@@ -108,21 +108,6 @@ impl Leases {
         self.lease(hash, now).map_or(Choice::Home, |lease| lease.choose(random))
     }
 
-    /// The copy that a read of this key goes to now, where `place` says that its suffix is, and what it must not be older than. `None`: the read
-    /// goes home.
-    pub fn copy<T>(
-        &mut self,
-        hash: u64,
-        now: Instant,
-        random: u32,
-        place: impl FnOnce(u8) -> Option<T>,
-    ) -> Option<(T, ReplicaVersion)> {
-        match self.route(hash, now, random) {
-            Choice::Home => None,
-            Choice::Copy { suffix, seen } => Some((place(suffix)?, seen)),
-        }
-    }
-
     /// What a copy must not be older than of which a client with a lease of this key asks at this moment. `None`: it has no lease.
     pub fn seen(&mut self, hash: u64, now: Instant) -> Option<ReplicaVersion> {
         self.lease(hash, now).map(|lease| lease.seen)
