@@ -13,7 +13,7 @@ use mbal_bench::Spread;
 use mbal_plot::{Line, Panel, Plot, stacked};
 
 /// Rows of one name, in the order in which names came first.
-type Named<'a, T> = Vec<(&'a str, T)>;
+type ByName<'a, T> = Vec<(&'a str, T)>;
 type Points = Vec<(f64, f64)>;
 
 fn main() -> Result<(), String> {
@@ -26,7 +26,7 @@ fn main() -> Result<(), String> {
 }
 
 fn drawn(csv: &str) -> Option<String> {
-    let mut plots: Named<'_, Named<'_, Named<'_, Points>>> = Vec::new();
+    let mut plots: ByName<'_, ByName<'_, ByName<'_, Points>>> = Vec::new();
     let mut rows = csv.lines();
     let header: Vec<&str> = rows.next()?.split(',').collect();
     let ["plot", "panel", "line", x_name, "y"] = header[..] else { return None };
@@ -35,7 +35,7 @@ fn drawn(csv: &str) -> Option<String> {
         let points = found(found(found(&mut plots, plot), panel), line);
         points.push((x.parse().ok()?, y.parse().ok()?));
     }
-    let plot = |(name, panels): (&str, Named<'_, Named<'_, Points>>)| Plot {
+    let plot = |(name, panels): (&str, ByName<'_, ByName<'_, Points>>)| Plot {
         title: format!("{name} by {x_name}"),
         x: "",
         y: "",
@@ -46,7 +46,7 @@ fn drawn(csv: &str) -> Option<String> {
     Some(stacked(&plots.into_iter().map(plot).collect::<Vec<_>>()))
 }
 
-fn panel((title, lines): (&str, Named<'_, Points>)) -> Panel {
+fn panel((title, lines): (&str, ByName<'_, Points>)) -> Panel {
     let line = |(name, points): (&str, Points)| Line { name: name.into(), points: medians(points) };
     Panel { title: title.into(), lines: lines.into_iter().map(line).collect() }
 }
@@ -61,7 +61,7 @@ fn medians(mut points: Points) -> Points {
 }
 
 /// The thing of this name; a new one stands last.
-fn found<'a, 'n, T: Default>(list: &'a mut Named<'n, T>, name: &'n str) -> &'a mut T {
+fn found<'a, 'n, T: Default>(list: &'a mut ByName<'n, T>, name: &'n str) -> &'a mut T {
     let at = list.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
         list.push((name, T::default()));
         list.len() - 1

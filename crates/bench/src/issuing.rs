@@ -1,12 +1,12 @@
 //! The generator's sending half: what is drawn next, which connections have room for it, and when.
 
 use mbal_model::ReplicaVersion;
-use mbal_routing::{BatchRead, parts};
 
 use crate::connection::How;
 use crate::generator::{Generator, Phase};
 use crate::load::{Busy, Load};
 use crate::mix::Op;
+use crate::parts::{BatchRead, parts, sort_by_target};
 use crate::request::Read;
 use crate::source::Ask;
 
@@ -165,9 +165,10 @@ impl Generator<'_> {
             self.budget -= 1;
         }
         let mut next = std::mem::take(&mut self.next);
-        let batch = self.batches.begin(parts(&mut next.reads).count());
+        sort_by_target(&mut next.reads);
+        let batch = self.batches.begin(parts(&next.reads).count());
         let how = How { intended_ns, asked_ns, batch };
-        for reads in parts(&mut next.reads) {
+        for reads in parts(&next.reads) {
             let read = |read: &BatchRead<usize>| {
                 let key = next.keys[read.at];
                 Read { key, vbucket: self.vbucket(key, ask.op == Op::Incr), by_lease: read.seen }

@@ -32,6 +32,7 @@ mod load;
 mod measure;
 mod mix;
 mod pace;
+mod parts;
 mod peer;
 mod plan;
 mod popularity;

@@ -13,13 +13,11 @@
 
 use std::collections::BTreeMap;
 
-mod batch;
 mod continuum;
 mod copies;
 pub mod ketama;
 mod md5;
 
-pub use batch::{BatchRead, parts};
 pub use continuum::{Continuum, ContinuumError, POINTS_MAX, Point, SLOTS_MAX, STEPS_MAX};
 pub use copies::{Place, copies, place};
 

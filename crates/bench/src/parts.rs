@@ -12,9 +12,13 @@ pub struct BatchRead<T> {
     pub seen: Option<ReplicaVersion>,
 }
 
-/// The reads of a batch by whom they ask: in the order of the targets, and for one target in the order of the batch.
-pub fn parts<T: Ord>(reads: &mut [BatchRead<T>]) -> impl Iterator<Item = &[BatchRead<T>]> {
+/// In the order of the targets, and for one target in the order of the batch.
+pub fn sort_by_target<T: Ord>(reads: &mut [BatchRead<T>]) {
     reads.sort_unstable_by(|one, other| (&one.target, one.at).cmp(&(&other.target, other.at)));
+}
+
+/// Reads that were sorted, by whom they ask.
+pub fn parts<T: Eq>(reads: &[BatchRead<T>]) -> impl Iterator<Item = &[BatchRead<T>]> {
     reads.chunk_by(|one, other| one.target == other.target)
 }
 
@@ -34,9 +38,10 @@ mod tests {
         let places = |part: &[BatchRead<&'static str>]| {
             (part[0].target, part.iter().map(|read| read.at).collect::<Vec<_>>())
         };
-        let found: Vec<_> = parts(&mut reads).map(places).collect();
+        sort_by_target(&mut reads);
+        let found: Vec<_> = parts(&reads).map(places).collect();
         assert_eq!(found, [("a", vec![1, 4, 5]), ("b", vec![0, 2]), ("c", vec![3])]);
-        assert_eq!(parts(&mut reads).flatten().filter(|read| read.seen == seen).count(), 1);
-        assert_eq!(parts::<u8>(&mut []).count(), 0);
+        assert_eq!(parts(&reads).flatten().filter(|read| read.seen == seen).count(), 1);
+        assert_eq!(parts::<u8>(&[]).count(), 0);
     }
 }
