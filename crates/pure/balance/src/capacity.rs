@@ -78,11 +78,10 @@ impl Capacities {
             // As good as others, or better if it does nearly as much and has time left.
             let does =
                 || self.usual_speed.map_or(0.0, |usual| one.load() * self.rate(one.at) / usual);
-            let part = self.parts.get(&one.at).copied();
-            part.map_or_else(
-                || (speed * usual_part).max((SPARE * does()).min(speed)),
-                |part| speed * part,
-            )
+            match self.parts.get(&one.at) {
+                Some(part) => speed * part,
+                None => (speed * usual_part).max((SPARE * does()).min(speed)),
+            }
         };
         let all = workers.clone().map(|one| (one.at, capacity(one)));
         self.all = all.collect();

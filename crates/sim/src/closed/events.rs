@@ -14,8 +14,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use mbal_random::Random;
 
 use self::copies::{Copies, Leases, Round, Slots, each};
-use self::counted::Counted;
-pub use self::counted::{Latency, Measured};
+use self::counted::Counts;
+pub use self::counted::{Latency, Measurement};
 use self::targets::Targets;
 use self::time::Time;
 use super::demand::Demand;
@@ -40,7 +40,7 @@ pub struct Events {
     jobs: Vec<Job>,
     free: Vec<usize>,
     copies: Copies,
-    done: Counted,
+    done: Counts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,25 +145,25 @@ impl Events {
             jobs: Vec::new(),
             free: Vec::new(),
             copies: Copies::default(),
-            done: Counted::default(),
+            done: Counts::default(),
         }
     }
 
     /// Serves for an epoch. `about`: keys a second, as far as is known.
-    pub fn epoch(&mut self, epoch: &Epoch<'_>, about: f64) -> Measured {
+    pub fn epoch(&mut self, epoch: &Epoch<'_>, about: f64) -> Measurement {
         self.begin(epoch);
         let targets = Targets::new(epoch.demand, &self.copies);
         let batch = f64::from(epoch.situation.batch);
         let requests = (KEYS / batch).max(REQUESTS_MIN).max(ROUNDS_MIN * self.clients.len() as f64);
         let seconds = (requests * batch / about).min(1.0);
         self.serve(epoch, &targets, self.now + WARM * seconds);
-        self.done = Counted::new(self.workers.len(), self.now);
+        self.done = Counts::new(self.workers.len(), self.now);
         let from = self.now;
         self.serve(epoch, &targets, from + (1.0 - WARM) * seconds);
         self.measured(epoch, self.now - from)
     }
 
-    fn measured(&mut self, epoch: &Epoch<'_>, seconds: f64) -> Measured {
+    fn measured(&mut self, epoch: &Epoch<'_>, seconds: f64) -> Measurement {
         (0..self.workers.len()).for_each(|worker| self.note_queue(worker));
         let mut done = std::mem::take(&mut self.done);
         for one in self.copies.all().filter(|one| one.round == Round::Invalidate) {

@@ -7,7 +7,7 @@ use super::network::involved;
 
 /// By worker: its share of keys, and how likely a batch asks it for any.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct BatchShares {
     pub shares: Vec<f64>,
     pub often: Vec<f64>,
 }
@@ -24,11 +24,11 @@ const POINTS: [(f64, f64); 8] = [
     (0.980145, 0.050614),
 ];
 
-impl Asked {
+impl BatchShares {
     /// Whoever has keys is asked for them.
-    pub fn by_chance(shares: Vec<f64>, batch: f64) -> Asked {
+    pub fn by_chance(shares: Vec<f64>, batch: f64) -> BatchShares {
         let often = shares.iter().map(|share| involved(*share, batch)).collect();
-        Asked { shares, often }
+        BatchShares { shares, often }
     }
 
     /// A key with this share of reads joins, which any of these places may answer. Returns which part each answers.
@@ -106,7 +106,7 @@ mod tests {
             (&[0.2, 0.1, 0.1, 0.1], &[1, 3], 30),
         ];
         for case @ (own, places, batch) in cases {
-            let mut asked = Asked::by_chance(own.to_vec(), batch as f64);
+            let mut asked = BatchShares::by_chance(own.to_vec(), batch as f64);
             let share = 1.0 - own.iter().sum::<f64>();
             let parts = asked.join(places, share, batch as f64);
             let (reads, often) = drawn(own, places, batch);

@@ -169,7 +169,7 @@ fn verdicts(
     let next = AtomicU64::new(args.seed);
     let verdicts = Mutex::new(Verdicts::new());
     let left = AtomicI64::new(args.situations as i64);
-    let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let jobs = args.jobs.unwrap_or_else(sweep::cores);
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {

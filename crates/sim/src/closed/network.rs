@@ -7,7 +7,7 @@
 //! A worker is one server of a queue: first come, first served. What comes waits for the work that stands before it, and then takes its own: the
 //! turn of a connection, and its keys. Clients that do not wait are many that think long.
 
-use super::joining::Asked;
+use super::joining::BatchShares;
 
 /// Seconds of a core for one turn of a connection, and for each key of a request: `worker/observing/load.rs`.
 pub const TURN: f64 = 5e-6;
@@ -34,7 +34,7 @@ pub struct Network {
     pub smart_clients: f64,
     pub ordinary_clients: Vec<f64>,
     /// By worker: what smart clients ask it for, and the share of keys that servers ask it for which have none of them.
-    pub smart: Asked,
+    pub smart: BatchShares,
     pub forwarded: Vec<f64>,
     /// (server, worker, share): so much less a server asks this worker, since it answers it itself.
     pub spared: Vec<(usize, usize, f64)>,
@@ -86,7 +86,7 @@ struct Parts {
 
 impl Parts {
     fn of_smart(network: &Network) -> Parts {
-        let Asked { shares, often } = &network.smart;
+        let BatchShares { shares, often } = &network.smart;
         Parts::new(network, shares, often.clone(), TURN)
     }
 
@@ -423,7 +423,7 @@ mod tests {
             batch,
             smart_clients: clients,
             ordinary_clients: vec![0.0; shares.len()],
-            smart: Asked::by_chance(shares.to_vec(), batch),
+            smart: BatchShares::by_chance(shares.to_vec(), batch),
             forwarded: shares.to_vec(),
             upkeep: vec![0.0; shares.len()],
             ..Network::default()

@@ -5,7 +5,7 @@
 //! up, the largest keys on the fastest workers first; over how many copies keys have it is tried.
 
 use super::demand::Demand;
-use super::joining::Asked;
+use super::joining::BatchShares;
 use super::network::{KEY, LINK, Network, Served, TURN, involved};
 use super::placement::{Copying, Placement, Ways};
 use super::situation::Situation;
@@ -168,7 +168,7 @@ fn filled(
         network.ordinary_clients[at] = clients * before.capacity[at] / all;
     }
     network.forwarded = shares.clone();
-    network.smart = Asked::by_chance(shares, before.batch);
+    network.smart = BatchShares::by_chance(shares, before.batch);
     network.upkeep = vec![upkeep; count];
     network.pause += pause;
     network.pause_trip += pause;

@@ -2,13 +2,10 @@
 
 mod course;
 
-use std::path::PathBuf;
-use std::thread;
-
 use self::course::Course;
 use super::placement::Ways;
 use super::situation::{Clients, Law, Shift, Situation};
-use super::sweep::{self, EPOCHS, HEADER, Line, Row, in_parallel};
+use super::sweep::{self, EPOCHS, HEADER, Line, Row, SweepArgs, in_parallel};
 use super::trial::{Rules, World, phases};
 use crate::model::Report;
 
@@ -23,21 +20,14 @@ const EXAMPLES: &str = "\
 pub struct Args {
     /// Which; without one all.
     figures: Vec<Figure>,
-    /// Rounds of each point, with other keys in each.
-    #[arg(long, default_value_t = 3)]
-    rounds: u64,
+    #[command(flatten)]
+    sweep: SweepArgs,
     /// Seconds of each workload.
     #[arg(long, default_value_t = 200)]
     seconds: u64,
     /// Keys; a twentieth of the paper's.
     #[arg(long, default_value_t = 1_000_000)]
     keys: u32,
-    /// Threads; as many as there are cores.
-    #[arg(long)]
-    jobs: Option<usize>,
-    /// Folder for CSV and SVG files; without it none are written.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +69,7 @@ const WORKLOADS: [(&str, Law, f64); 3] =
     [("A", ZIPF, 0.0), ("B", Law::HotSet { keys: 0.05, share: 0.95 }, 0.05), ("C", ZIPF, 0.5)];
 
 pub fn run(args: &Args) -> Result<(), String> {
-    let report = Report::new(args.out.as_deref())?;
+    let report = Report::new(args.sweep.out.as_deref())?;
     let all: &[Figure] = clap::ValueEnum::value_variants();
     for figure in if args.figures.is_empty() { all } else { &args.figures } {
         match figure {
@@ -88,10 +78,6 @@ pub fn run(args: &Args) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn jobs(args: &Args) -> usize {
-    args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 fn cluster(args: &Args, shifts: Vec<Shift>, epochs: u64) -> Situation {
@@ -130,7 +116,7 @@ fn rates(args: &Args, report: &Report) -> Result<(), String> {
     let mut lines: Vec<Line> = COMPARED.iter().map(|rules| line(rules, rules.name, ZIPF)).collect();
     lines.push(line(&COMPARED[0], "even", EVEN));
     let clients = [0.125, 0.25, 0.5, 0.75, 1.0].map(|part| part * CLIENTS);
-    let rows = sweep::run(&lines, &clients, args.rounds, jobs(args));
+    let rows = sweep::run(&lines, &clients, &args.sweep);
     let table: Vec<String> = rows.iter().map(Row::csv).collect();
     report.table("phases-10", HEADER, &table)?;
     let mut bars = Vec::new();
@@ -172,16 +158,16 @@ fn courses(args: &Args) -> Vec<Course> {
     };
     let lines = COMPARED.iter().map(|rules| (rules.name, rules, false));
     let lines: Vec<(&str, &Rules, bool)> = lines.chain([("even", &COMPARED[0], true)]).collect();
-    let rounds: Vec<u64> = (0..args.rounds).collect();
+    let rounds: Vec<u64> = (0..args.sweep.rounds).collect();
     let draw =
         |(is_even, round): &(bool, u64)| World::of(workloads(*is_even).with_other_keys(*round));
     let drawn: Vec<(bool, u64)> =
         [false, true].iter().flat_map(|even| rounds.iter().map(|round| (*even, *round))).collect();
-    let worlds = in_parallel(&drawn, jobs(args), draw);
+    let worlds = in_parallel(&drawn, args.sweep.jobs(), draw);
     let tasks: Vec<(usize, usize)> = (0..lines.len())
         .flat_map(|line| (0..rounds.len()).map(move |round| (line, round)))
         .collect();
-    let trials = in_parallel(&tasks, jobs(args), |(line, round)| {
+    let trials = in_parallel(&tasks, args.sweep.jobs(), |(line, round)| {
         let (_, rules, is_even) = lines[*line];
         worlds[usize::from(is_even) * rounds.len() + round].run(rules, true, false)
     });
@@ -200,8 +186,12 @@ mod tests {
 
     #[test]
     fn all_phases_are_as_good_as_none_and_each_acts() {
-        let args =
-            Args { figures: vec![], rounds: 1, seconds: 30, keys: 20_000, jobs: None, out: None };
+        let args = Args {
+            figures: vec![],
+            sweep: SweepArgs { rounds: 1, jobs: None, out: None },
+            seconds: 30,
+            keys: 20_000,
+        };
         let courses = courses(&args);
         let sum = |name: &str, of: fn(&Trial) -> u64| {
             let course = courses.iter().find(|one| one.name == name).expect("there is such a line");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::demand::{Demand, HotKey};
-use super::joining::Asked;
+use super::joining::BatchShares;
 use super::network::{LINK, Network, Served};
 use super::situation::Situation;
 
@@ -139,7 +139,7 @@ impl Placement {
             link_trip: situation.round_trip,
             smart_clients: situation.clients.smart,
             ordinary_clients: self.ordinary.clone(),
-            smart: Asked::default(),
+            smart: BatchShares::default(),
             forwarded: vec![0.0; count],
             spared: Vec::new(),
             upkeep: vec![0.0; count],
@@ -191,7 +191,7 @@ impl Placement {
             network.pause += copied.pause;
             network.pause_trip += copied.pause;
         }
-        network.smart = Asked::by_chance(smart, network.batch);
+        network.smart = BatchShares::by_chance(smart, network.batch);
         for (key, places, reads) in copied_reads {
             let parts = network.smart.join(&places, reads, network.batch);
             let elsewhere = smart_part * reads * (1.0 - parts[0]);

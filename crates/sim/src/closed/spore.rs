@@ -1,11 +1,8 @@
 //! `mbal-lab spore`: SPORE's figures (SoCC 2013, §5), with the product's policy of copies.
 
-use std::path::PathBuf;
-use std::thread;
-
 use super::placement::{CopyTerms, Ways};
 use super::situation::{Clients, Law, Shift, Situation};
-use super::sweep::{self, EPOCHS, HEADER, Line, Row};
+use super::sweep::{self, EPOCHS, HEADER, Line, Row, SweepArgs};
 use super::trial::phases;
 use crate::model::Report;
 
@@ -20,9 +17,8 @@ const EXAMPLES: &str = "\
 pub struct Args {
     /// Which; without one all.
     figures: Vec<Figure>,
-    /// Rounds of each point, with other keys in each.
-    #[arg(long, default_value_t = 3)]
-    rounds: u64,
+    #[command(flatten)]
+    sweep: SweepArgs,
     /// How many clients there are, a point of each line for each number; as in the paper.
     #[arg(long, value_delimiter = ',')]
     clients: Vec<f64>,
@@ -35,12 +31,6 @@ pub struct Args {
     /// Seconds of a trial; the last ten are counted.
     #[arg(long, default_value_t = EPOCHS, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Threads; as many as there are cores.
-    #[arg(long)]
-    jobs: Option<usize>,
-    /// Folder for CSV and SVG files; without it none are written.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +67,7 @@ const EC2: f64 = 0.029;
 const SKEW: Law = Law::Zipf { exponent: 0.99 };
 
 pub fn run(args: &Args) -> Result<(), String> {
-    let report = Report::new(args.out.as_deref())?;
+    let report = Report::new(args.sweep.out.as_deref())?;
     let all: &[Figure] = clap::ValueEnum::value_variants();
     let figures = if args.figures.is_empty() { all } else { &args.figures };
     for figure in figures {
@@ -106,8 +96,7 @@ fn rows(figure: Figure, args: &Args) -> Vec<Row> {
         _ => &[6.0, 18.0, 30.0, 42.0, 54.0, 66.0],
     };
     let clients = if args.clients.is_empty() { paper } else { &args.clients };
-    let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    sweep::run(&lines, clients, args.rounds, jobs)
+    sweep::run(&lines, clients, &args.sweep)
 }
 
 /// Twelve servers of the paper's testbed, one worker each.
@@ -211,17 +200,17 @@ fn lines(figure: Figure) -> Vec<Line> {
 mod tests {
     use super::*;
 
+    const ONE_ROUND: SweepArgs = SweepArgs { rounds: 1, jobs: None, out: None };
+
     /// Of few keys, with so many clients, in one round.
     fn short(figure: Figure, clients: f64) -> Vec<Row> {
         let args = Args {
             figures: vec![],
-            rounds: 1,
+            sweep: ONE_ROUND,
             clients: vec![clients],
             core: None,
             keys: Some(20_000),
             seconds: EPOCHS,
-            jobs: None,
-            out: None,
         };
         rows(figure, &args)
     }
@@ -267,7 +256,7 @@ mod tests {
             let mut situation = testbed(12, SKEW, 0.0);
             situation.keys = 20_000;
             let line = line("", "", &situation, Some(Ways { terms, ..Ways::ASYNC }));
-            sweep::run(&[line], &[66.0], 1, 1)[0].mean(|point| point.busiest)
+            sweep::run(&[line], &[66.0], &ONE_ROUND)[0].mean(|point| point.busiest)
         };
         let [none, long] = [0.0, 10.0].map(busiest);
         assert!(
@@ -305,7 +294,7 @@ mod tests {
         let mut lines = lines(Figure::Nine);
         lines.truncate(2);
         lines.iter_mut().for_each(|line| line.situation.keys = 20_000);
-        let rows = sweep::run(&lines, &[832.0], 1, 2);
+        let rows = sweep::run(&lines, &[832.0], &ONE_ROUND);
         assert!(rows[1].throughput() > 1.3 * rows[0].throughput());
     }
 }

@@ -1,5 +1,6 @@
 //! The papers' way of measuring: a cluster under a rule, with more and more clients, in some rounds with other keys. By events.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -11,6 +12,30 @@ use super::trial::{Rules, Trial, World};
 /// Epochs of a trial, and those of them that are counted: by then copies are made and moves are over.
 pub const EPOCHS: u64 = 20;
 const COUNTED: usize = 10;
+
+/// How points are measured, and where they go.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SweepArgs {
+    /// Rounds of each point, with other keys in each.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u64,
+    /// Threads; as many as there are cores.
+    #[arg(long)]
+    pub jobs: Option<usize>,
+    /// Folder for CSV and SVG files; without it none are written.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+impl SweepArgs {
+    pub fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(cores)
+    }
+}
+
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
 
 /// One line of a plot.
 #[derive(Clone)]
@@ -46,10 +71,11 @@ pub const HEADER: &str = "panel,line,clients,per_second,least,most,p50_ms,p90_ms
     write_p90_ms,busiest,copies";
 
 /// Each line with each number of smart clients, in so many rounds; in the order of the lines.
-pub fn run(lines: &[Line], clients: &[f64], rounds: u64, jobs: usize) -> Vec<Row> {
+pub fn run(lines: &[Line], clients: &[f64], args: &SweepArgs) -> Vec<Row> {
+    let rounds = args.rounds;
     let tasks: Vec<(usize, u64)> =
         (0..lines.len()).flat_map(|line| (0..rounds).map(move |round| (line, round))).collect();
-    let points = in_parallel(&tasks, jobs, |(line, round)| {
+    let points = in_parallel(&tasks, args.jobs(), |(line, round)| {
         let line = &lines[*line];
         let mut world = World::of(line.situation.with_other_keys(*round));
         let mut point = |count: &f64| {

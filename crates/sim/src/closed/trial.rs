@@ -4,7 +4,7 @@ use mbal_model::{Owner, Prefix};
 
 use super::brains::{Allowed, Brains, Done};
 use super::demand::Demand;
-use super::events::{Epoch, Events, Latency, Measured};
+use super::events::{Epoch, Events, Latency, Measurement};
 use super::network::Served;
 use super::oracle;
 use super::placement::{Laid, Placement, Ways};
@@ -68,12 +68,12 @@ pub struct Trial {
     /// How often a key has got copies, or more of them.
     pub copied: Vec<u64>,
     /// By events alone.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<Observation>,
 }
 
 /// What clients have seen in an epoch, and servers.
 #[derive(Clone)]
-pub struct Seen {
+pub struct Observation {
     pub latency: Latency,
     /// Requests of the busiest server by those of the average one.
     pub busiest: f64,
@@ -151,7 +151,7 @@ impl World {
                 let measured = events.epoch(&now, served.throughput);
                 count(&mut laid, demand, placement, &measured);
                 p99 = is_timed.then(|| measured.latency.of_all(0.99));
-                trial.seen.push(Seen {
+                trial.seen.push(Observation {
                     busiest: busiest(situation, &measured.served),
                     copies: placement.copied.values().map(Vec::len).sum(),
                     latency: measured.latency,
@@ -208,7 +208,7 @@ impl World {
 }
 
 /// What events have counted of copies goes before what means say.
-fn count(laid: &mut Laid, demand: &Demand, placement: &Placement, measured: &Measured) {
+fn count(laid: &mut Laid, demand: &Demand, placement: &Placement, measured: &Measurement) {
     for key in &demand.hottest {
         let Some(shadows) = placement.copied.get(&key.name) else { continue };
         let seen = measured.by_key.get(&key.name).copied().unwrap_or_default();

@@ -14,7 +14,7 @@ pub fn each(slots: Slots) -> impl Iterator<Item = usize> {
 }
 
 #[derive(Default)]
-pub struct Copied {
+pub struct CopiedKey {
     /// Empty if the slot is free.
     pub name: Vec<u8>,
     /// The workers that have it, the home first.
@@ -39,16 +39,16 @@ pub enum Round {
 
 #[derive(Default)]
 pub struct Copies {
-    slots: Vec<Copied>,
+    slots: Vec<CopiedKey>,
 }
 
 impl Copies {
     /// The key in a slot, if it has copies still.
-    pub fn get(&self, slot: usize) -> Option<&Copied> {
+    pub fn get(&self, slot: usize) -> Option<&CopiedKey> {
         self.slots.get(slot).filter(|one| !one.places.is_empty())
     }
 
-    pub fn get_mut(&mut self, slot: usize) -> Option<&mut Copied> {
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut CopiedKey> {
         self.slots.get_mut(slot).filter(|one| !one.places.is_empty())
     }
 
@@ -56,7 +56,7 @@ impl Copies {
         self.slots.iter().position(|one| one.name == name)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Copied> {
+    pub fn all(&self) -> impl Iterator<Item = &CopiedKey> {
         self.slots.iter().filter(|one| !one.places.is_empty())
     }
 
@@ -66,7 +66,7 @@ impl Copies {
         for (slot, one) in self.slots.iter_mut().enumerate() {
             if !one.places.is_empty() && !placement.copied.contains_key(&one.name) {
                 waiting.append(&mut one.waiting);
-                *one = Copied::default();
+                *one = CopiedKey::default();
                 freed |= 1 << slot;
             }
         }
@@ -84,7 +84,7 @@ impl Copies {
     fn free(&mut self) -> Option<usize> {
         let free = self.slots.iter().position(|one| one.places.is_empty());
         if free.is_none() && self.slots.len() < COPIED_MAX {
-            self.slots.push(Copied::default());
+            self.slots.push(CopiedKey::default());
             return Some(self.slots.len() - 1);
         }
         free

@@ -7,7 +7,7 @@ use crate::model::Delays;
 
 /// By worker, but for the last.
 #[derive(Default)]
-pub struct Counted {
+pub struct Counts {
     /// When counting began.
     pub from: f64,
     pub keys: Vec<f64>,
@@ -43,7 +43,7 @@ pub struct OfKey {
 }
 
 /// What an epoch has shown.
-pub struct Measured {
+pub struct Measurement {
     pub served: Served,
     pub latency: Latency,
     pub by_key: BTreeMap<Vec<u8>, OfKey>,
@@ -78,10 +78,10 @@ impl Latency {
     }
 }
 
-impl Counted {
-    pub fn new(workers: usize, now: f64) -> Counted {
+impl Counts {
+    pub fn new(workers: usize, now: f64) -> Counts {
         let none = || vec![0.0; workers];
-        Counted {
+        Counts {
             from: now,
             keys: none(),
             turns: none(),
@@ -92,7 +92,7 @@ impl Counted {
             queued: none(),
             backlog: none(),
             since: vec![now; workers],
-            ..Counted::default()
+            ..Counts::default()
         }
     }
 
@@ -105,7 +105,7 @@ impl Counted {
     }
 
     /// `speeds`: of each worker.
-    pub fn measured(self, seconds: f64, batch: u32, speeds: &[f64]) -> Measured {
+    pub fn measured(self, seconds: f64, batch: u32, speeds: &[f64]) -> Measurement {
         let rate = |counts: &[f64]| counts.iter().map(|count| count / seconds).collect::<Vec<_>>();
         let all_keys = self.requests * f64::from(batch);
         let in_seconds = |(work, speed): (f64, &f64)| work / speed;
@@ -126,6 +126,6 @@ impl Counted {
             waits: one.waits / seconds,
         };
         let by_key = self.by_key.into_iter().map(|(name, one)| (name, part(one))).collect();
-        Measured { served, latency: self.latency, by_key }
+        Measurement { served, latency: self.latency, by_key }
     }
 }
