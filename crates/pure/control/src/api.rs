@@ -358,6 +358,8 @@ pub fn cachelets_listed(workers: usize) -> usize {
     (256 / workers.max(1)).clamp(4, 32)
 }
 
+/// Of workers, by which 1 is saturated, and what one has of its part. A difference of two times may be a little below nothing.
+pub(crate) const LOADS: RangeInclusive<f64> = -1.0..=1e6;
 /// More requests wait for no worker, and more work is done by none: whoever reports more is ill.
 const WAITING_MAX: f64 = 1e6;
 const CAPACITY_MAX: f64 = 1e15;
@@ -392,13 +394,13 @@ impl WorkerReport {
         let others = &cachelets[listed.min(cachelets.len())..];
         let rest = RestReport {
             cachelets: others.len() as u32,
-            load: rounded(others.iter().map(|other| other.1).sum()),
+            load: reported(others.iter().map(|other| other.1).sum()),
             bytes: others.iter().map(|other| other.2).sum(),
         };
         cachelets.truncate(listed);
-        let one = |(prefix, load, bytes)| CacheletReport { prefix, load: rounded(load), bytes };
+        let one = |(prefix, load, bytes)| CacheletReport { prefix, load: reported(load), bytes };
         let cachelets = cachelets.into_iter().map(one).collect();
-        WorkerReport { fixed: rounded(fixed), cachelets, rest, ..WorkerReport::default() }
+        WorkerReport { fixed: reported(fixed), cachelets, rest, ..WorkerReport::default() }
     }
 
     /// Fraction of time busy; 1 is saturated.
@@ -409,8 +411,13 @@ impl WorkerReport {
 }
 
 /// To a hundred-thousandth: no digit of a heartbeat is noise. Nor is a sum of nothing -0.
-fn rounded(load: f64) -> f64 {
-    (load * 1e5).round() / 1e5 + 0.0
+fn rounded(number: f64) -> f64 {
+    (number * 1e5).round() / 1e5 + 0.0
+}
+
+/// A load, or a part, as a coordinator takes it: for one number of its own that is beyond all bounds a server would not be heard at all.
+pub(crate) fn reported(load: f64) -> f64 {
+    rounded(if load.is_nan() { 0.0 } else { load.clamp(*LOADS.start(), *LOADS.end()) })
 }
 
 /// What the source of a move says of it.

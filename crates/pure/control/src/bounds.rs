@@ -5,14 +5,12 @@
 use std::ops::RangeInclusive;
 
 use crate::api::{
-    AgesReport, AutoscaleConfig, CurveReport, Heartbeat, LinkReport, MoveReport, Registration,
-    RemedyReport, ScaleCall, WorkerReport,
+    AgesReport, AutoscaleConfig, CurveReport, Heartbeat, LOADS, LinkReport, MoveReport,
+    Registration, RemedyReport, ScaleCall, WorkerReport,
 };
 use crate::refusal::Refusal;
 use crate::request::Request;
 
-/// Of workers, by which 1 is saturated. A difference of two times may be a little below nothing.
-const LOADS: RangeInclusive<f64> = -1.0..=1e6;
 /// A second.
 const RATES: RangeInclusive<f64> = 0.0..=1e15;
 /// Of bytes, requests and other things that are counted; 65,536 of them have a sum.

@@ -3,7 +3,7 @@
 
 use mbal_model::{Came, ClusterPlan, MoveId, Owner, Remedy, ServerId};
 
-use crate::api::{BalanceMode, CameReport, MoveDecision, RemedyReport};
+use crate::api::{BalanceMode, CameReport, MoveDecision, RemedyReport, reported};
 use crate::ledger::Ledger;
 use crate::moves;
 
@@ -120,7 +120,8 @@ impl RemedyReport {
         came: Option<(f64, Came)>,
     ) -> RemedyReport {
         let (server, worker, steps) = (at.server.0, at.worker.0, steps as u32);
-        let came = came.map(|(now, came)| (now, came.into()));
+        let [seen, expected] = [seen, expected].map(reported);
+        let came = came.map(|(now, came)| (reported(now), came.into()));
         let (is_inside, split) = (true, None);
         RemedyReport { number, server, worker, seen, expected, steps, is_inside, split, came }
     }

@@ -4,9 +4,11 @@ mod rig;
 
 use std::time::Duration;
 
-use mbal_control::api::{Heartbeat, LinkReport, LostCall, Registration, Status};
+use mbal_control::api::{
+    Heartbeat, LinkReport, LostCall, Registration, RemedyReport, Status, WorkerReport,
+};
 use mbal_control::{Coordinator, Refusal, Request, Response, Settings};
-use mbal_model::{Instant, ServerId};
+use mbal_model::{Came, Instant, Owner, ServerId, WorkerId};
 use rig::{Rig, registration};
 use serde_json::{Value, json};
 
@@ -219,5 +221,19 @@ fn of_two_servers_without_a_link_neither_is_said_to_serve() {
         rig.beat(2, &[(1, 3_000, why)]);
         let status = rig.status();
         assert!(status.broken_links[0].mend.contains(mend), "{:?}", status.broken_links);
+    }
+}
+
+#[test]
+fn a_server_whose_figures_are_beyond_bounds_is_heard() {
+    let mut rig = heard(1);
+    let at = Owner { server: ServerId(1), worker: WorkerId(0) };
+    for figure in [4e6, -7.0, f64::INFINITY, f64::NAN] {
+        let came = Some((figure, Came::Worse));
+        let remedy = RemedyReport::of_server(1, at, (figure, figure), 1, came);
+        let cachelets = ["0000/1", "8000/1"].map(|prefix| (prefix.into(), figure, 0));
+        let worker = WorkerReport::new(figure, cachelets.into(), 1);
+        let (workers, remedies) = (vec![worker], vec![remedy]);
+        rig.beats(1, Heartbeat { workers, remedies, ..Heartbeat::default() }).expect("it is heard");
     }
 }

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use mbal_control::api::{self, Heartbeat, News, Progress, Registration};
-use mbal_control::{Request, Response};
+use mbal_control::{Refusal, Request, Response};
 use mbal_member::{Action, Call, Event, Heard, Outside, Terms, Time, balancing};
 use mbal_model::{Cluster, ServerId, WorkerId};
 use mbal_worker::Shared;
@@ -241,6 +241,9 @@ impl World {
             }
             Ok(Response::Done) => Heard::Left,
             Ok(other) => panic!("no answer to a member: {other:?}"),
+            Err(Failed::Refused(Refusal::Senseless(why))) => {
+                return self.fail(5, format!("server {host} says what cannot be meant: {why}"));
+            }
             Err(Failed::Refused(_)) => {
                 if !member.driver.is_registered() {
                     self.coverage.meet(Sight::LeaseAwaited);
