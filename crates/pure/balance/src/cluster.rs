@@ -270,6 +270,11 @@ impl ClusterPlanner {
             self.cases.open(worker.at) <= COPIES_EPOCHS
                 && worker.cachelets.iter().any(|held| copying.contains(&held.cachelet))
         };
+        // A server's own remedy moves its load from worker to worker: once it had its turn with one of them, all that press are the cluster's.
+        let oldest = |server: &ServerOutlook| {
+            let pressing = server.workers.iter().filter(|one| self.cases.is_pressing(one.at));
+            pressing.map(|one| self.cases.open(one.at)).max().unwrap_or(0)
+        };
         let is_its = |server: &ServerOutlook, at: Owner| {
             // The server acts first, and has as long until that has to show.
             let patience = if server.helpless { 1 } else { 2 * self.thresholds.patience };
@@ -277,7 +282,7 @@ impl ClusterPlanner {
                 true => u32::MAX,
                 false => patience,
             };
-            self.cases.is_pressing(at) && patience <= self.cases.open(at)
+            self.cases.is_pressing(at) && patience <= oldest(server)
                 || is_planted(Fault::LevelsTheLastPercent)
         };
         let pressing = stays.iter().filter(|(server, worker)| {

@@ -1,7 +1,7 @@
 //! One case for each rule of the deciders (docs/design/balancing.md). With `--features planted` each is run
 //! with the fault that breaks its rule, and has to notice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_model::{
@@ -487,6 +487,20 @@ fn a_server_that_helps_itself_is_left_alone() {
     cluster.servers[0].helpless = true;
     let plan = cluster.epoch();
     assert_eq!((plan.asking.as_slice(), plan.moves[0].why), (&[ServerId(0)][..], Why::Overload));
+}
+
+#[test]
+fn once_a_server_had_its_turn_all_of_its_workers_are_helped() {
+    let tenths: &[f64] = &[0.1; 24];
+    let mut cluster = Cluster::new(&[&[tenths, &[]], &[&[0.1], &[0.1]], &[&[0.1], &[0.1]]]);
+    cluster.servers[0].helpless = false;
+    assert_eq!(cluster.epochs(3).asking, []);
+    let lent = cluster.worker(at(0, 0)).cachelets.split_off(12);
+    cluster.worker(at(0, 1)).cachelets = lent;
+    assert_eq!(cluster.epoch().asking, []);
+    let plan = cluster.epoch();
+    let from: BTreeSet<WorkerId> = plan.moves.iter().map(|one| one.step.from.worker).collect();
+    assert_eq!(from, [WorkerId(0), WorkerId(1)].into());
 }
 
 #[test]
