@@ -184,6 +184,12 @@ impl EventLoop {
         B: FnMut(u64, bool, &mut Actions) -> Background,
         W: Fn() -> Option<u64>,
     {
+        let mut told_ns = 0;
+        // Some events come with a later moment than the turn's: for the worker time goes on all the same.
+        let mut handle = move |now: u64, event: Event<'_>, actions: &mut Actions| {
+            told_ns = now.max(told_ns);
+            handle(told_ns, event, actions);
+        };
         let pulse = self.post.workers[self.worker].watched();
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut next_tick = TICK_NS;
@@ -234,6 +240,8 @@ impl EventLoop {
             }
             self.resume_drained(now, &mut handle);
             if next_wake().is_some_and(|wake| wake <= now) {
+                // Read anew: what has been held may have been given up while this thread stood still.
+                let now = self.clock.now_ns();
                 handle(now, Event::Woken, &mut self.actions);
                 self.settle(now, &mut handle);
                 more = more.max(Background::GoesOn);

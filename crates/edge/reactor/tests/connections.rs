@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mbal_reactor::{Ended, Letter, socket};
-use mbal_worker::{Action, Actions, Event};
+use mbal_reactor::{Clock, Ended, EventLoop, Letter, Mailbox, Post, Tally, socket};
+use mbal_worker::{Action, Actions, Background, Event};
 use served::{Served, Setup, connect, echo, eventually, free_port, send};
 
 fn answer_of(stream: &mut (impl Read + Write), request: &[u8]) -> Vec<u8> {
@@ -395,4 +395,41 @@ fn what_a_letter_begins_goes_on_without_waiting_for_the_tick() {
     // Ticks are a second apart.
     assert!(begin.elapsed() < Duration::from_secs(ROUNDS.into()) / 2, "{:?}", begin.elapsed());
     served.end();
+}
+
+#[test]
+fn who_is_woken_after_its_thread_stood_still_is_told_the_time_anew() {
+    const STOOD_STILL: Duration = Duration::from_millis(30);
+    let (mailbox, tally) = (Mailbox::new().unwrap(), Arc::new(Tally::new(1, 8, false)));
+    let post = Post {
+        main: Mailbox::new().unwrap(),
+        workers: vec![mailbox.clone()].into(),
+        balancer: Arc::new(|_| ()),
+        migrator: None,
+        said: Arc::new(|_| {}),
+    };
+    let event_loop = EventLoop::new(0, Vec::new(), post, tally, Clock::start()).unwrap();
+    let wake = Arc::new(Mutex::new(None));
+    let (told, woken) = mpsc::channel();
+    let (wakes, stop) = (Arc::clone(&wake), mailbox.clone());
+    let handle = move |now: u64, event: Event<'_>, _: &mut Actions| match event {
+        Event::Received { .. } => {
+            thread::sleep(STOOD_STILL);
+            *wake.lock().unwrap() = Some(now);
+        }
+        Event::Woken => {
+            let since = wake.lock().unwrap().take().expect("it was to be woken");
+            told.send(Duration::from_nanos(now - since)).unwrap();
+            stop.post(Letter::Stop);
+        }
+        _ => {}
+    };
+    let next_wake = move || *wakes.lock().unwrap();
+    let thread =
+        thread::spawn(move || event_loop.run(handle, |_, _, _| Background::Rests, next_wake));
+    let (mut here, there) = UnixStream::pair().unwrap();
+    mailbox.post(Letter::Adopt { fd: there.into(), tls: None });
+    here.write_all(b"x").unwrap();
+    assert!(woken.recv().unwrap() >= STOOD_STILL);
+    thread.join().unwrap().unwrap();
 }

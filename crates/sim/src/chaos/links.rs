@@ -383,6 +383,7 @@ impl World {
             return self.coverage.meet(Sight::RequestLost);
         }
         let clock = self.hosts[self.seats[seat].host].clock;
+        self.seats[seat].clock = self.now;
         for (ticket, deadline, request) in together {
             let left = clock.at(*deadline).instant() - clock.at(self.now).instant();
             let micros_left = left.as_micros() as u64;
@@ -392,9 +393,7 @@ impl World {
             let this = &mut self.links.all[link].lives[life];
             this.asked += 1;
             let name = Ticket(this.serial << 32 | this.asked);
-            // What is left counts from when the worker's turn began, which may have lost its core since.
-            let deadline = deadline.saturating_sub(self.now - self.seats[seat].clock);
-            let forwarded = Forwarded { link, life, ticket: *ticket, deadline };
+            let forwarded = Forwarded { link, life, ticket: *ticket, deadline: *deadline };
             self.links.asked.insert(name, forwarded);
             named.push(Ticketed { ticket: name, micros_left, bytes: request });
         }

@@ -43,8 +43,9 @@ pub struct Seat {
     pub letters: Vec<Letter>,
     /// When the newest of the letters that have come was sent.
     pub newest: Micros,
-    /// What is left of this turn, and the clock that it goes by.
+    /// What is left of this turn, when it began, and the clock that it goes by.
     pub turn: Vec<Job>,
+    began: Micros,
     pub clock: Micros,
     is_in_turn: bool,
     /// It has lost its core in the middle of a batch: what it may look at is not reused.
@@ -76,6 +77,7 @@ impl Seat {
             letters: Vec::new(),
             newest: 0,
             turn: Vec::new(),
+            began: 0,
             clock: 0,
             is_in_turn: false,
             in_batch: false,
@@ -92,7 +94,7 @@ impl Seat {
     /// Its thread begins.
     pub fn begins(&mut self, now: Micros) {
         self.next_tick = now + SECOND;
-        self.clock = now;
+        (self.began, self.clock) = (now, now);
     }
 }
 
@@ -224,12 +226,12 @@ impl World {
         jobs.reverse();
         this.is_in_turn = !jobs.is_empty();
         this.turn = jobs;
-        let before = if this.clock + this.busy.0 == self.now { this.busy.0 } else { 0 };
+        let before = if this.began + this.busy.0 == self.now { this.busy.0 } else { 0 };
         this.busy = (0, before);
-        this.clock = self.now;
+        (this.began, this.clock) = (self.now, self.now);
     }
 
-    /// What the clocks of a server's workers show at least: one that is slow goes by what its clock showed when its turn began.
+    /// What the clocks of a server's workers show at least: one that is slow goes by what its clock showed when it was read last.
     pub fn earliest_clock(&self, host: usize) -> Now {
         let Host { seats, clock, .. } = &self.hosts[host];
         let in_turn = self.seats[seats.clone()].iter().filter(|seat| seat.is_in_turn);
@@ -238,7 +240,7 @@ impl World {
 
     /// About how many bytes it carried.
     fn do_job(&mut self, seat: usize, job: Job) -> u64 {
-        let lag = self.now - self.seats[seat].clock;
+        let lag = self.now - self.seats[seat].began;
         self.lag = self.lag.max(lag);
         match job {
             Job::Serve(conn) => return self.serve(seat, conn),
@@ -264,6 +266,7 @@ impl World {
             }
             Job::Woken => {
                 self.coverage.meet(Sight::EventWoken);
+                self.seats[seat].clock = self.now;
                 if self.is_clustered() {
                     self.handle_and_look(seat, Event::Woken);
                 } else {

@@ -107,14 +107,14 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the worker what has arrived, many frames at once, up to a bound of replies; how many bytes that were. `tell` says
-    /// how long the replies are that are there already.
+    /// Tells the worker what has arrived, many frames at once, up to a bound of replies; how many bytes that were. `tell` gets
+    /// the time, and says how long the replies are that are there already.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
         payload_bytes_max: usize,
         clock: &Clock,
-        mut tell: impl FnMut(Event<'_>) -> usize,
+        mut tell: impl FnMut(u64, Event<'_>) -> usize,
     ) -> Result<usize, String> {
         let mut rest = bytes;
         let mut reply_bytes = 0;
@@ -132,10 +132,11 @@ impl Link {
                 self.gather(&mut rest, payload_bytes_max, now, &mut together, &mut count);
             if count > 0 {
                 let together = &together[..count];
-                reply_bytes += tell(match self.end {
+                let event = match self.end {
                     End::Dialed { server, .. } => Event::Answered { server, replies: together },
                     End::Accepted { server, .. } => Event::Forwarded { server, requests: together },
-                });
+                };
+                reply_bytes += tell(now, event);
             }
             if gathered? {
                 return Ok(bytes.len() - rest.len());

@@ -52,7 +52,7 @@ impl EventLoop {
             handle(now, up, &mut self.actions);
         }
         let went = watched.map_err(|error| error.to_string());
-        let went = went.and_then(|()| self.take_link(&mut link, &input, now, handle));
+        let went = went.and_then(|()| self.take_link(&mut link, &input, handle));
         self.keep_link(place, link, went);
         if dialed && self.links().all[place].is_some() {
             // The handshake's reading may have been long on its way.
@@ -110,7 +110,7 @@ impl EventLoop {
         match &mut link.tls {
             None => {
                 let buffer = std::mem::take(&mut self.buffer);
-                let taken = self.take_link(link, &buffer[..count], now, handle);
+                let taken = self.take_link(link, &buffer[..count], handle);
                 self.buffer = buffer;
                 taken?;
             }
@@ -119,7 +119,7 @@ impl EventLoop {
                 let mut cipher = std::mem::take(&mut self.cipher);
                 let received = tls.receive(&self.buffer[..count], &mut plain, &mut cipher);
                 link.output.push(&cipher);
-                let taken = received.and_then(|()| self.take_link(link, &plain, now, handle));
+                let taken = received.and_then(|()| self.take_link(link, &plain, handle));
                 plain.clear();
                 cipher.clear();
                 (self.plain, self.cipher) = (plain, cipher);
@@ -145,13 +145,12 @@ impl EventLoop {
         &mut self,
         link: &mut Link,
         bytes: &[u8],
-        now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) -> Result<(), String> {
         let max = self.links.as_ref().expect("it is a link").payload_bytes_max + MOMENT_BYTES;
         let clock = self.clock;
         let actions = &mut self.actions;
-        let tell = |event: Event<'_>| {
+        let tell = |now: u64, event: Event<'_>| {
             let before = actions.list.len();
             handle(now, event, actions);
             let reply_bytes = |action: &Action| match action {
@@ -247,7 +246,7 @@ impl EventLoop {
             let can_go_on = |link: &&mut Link| link.can_go_on();
             if self.links().all[place].as_mut().filter(can_go_on).is_some() {
                 let mut link = self.links().all[place].take().expect("it was just there");
-                let went = self.take_link(&mut link, b"", now, handle);
+                let went = self.take_link(&mut link, b"", handle);
                 self.keep_link(place, link, went);
                 self.settle(now, handle);
             }
