@@ -1,16 +1,40 @@
 //! What the pages and the help texts say can be typed: every command line is read as the binary reads it.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use clap::Command;
 use clap::error::ErrorKind;
 
 use crate::mbal_command;
 
-const PAGES: [(&str, &str); 4] = [
-    ("README.md", include_str!("../../../README.md")),
-    ("docs/bench.md", include_str!("../../../docs/bench.md")),
-    ("docs/operate.md", include_str!("../../../docs/operate.md")),
-    ("docs/results/tools.md", include_str!("../../../docs/results/tools.md")),
+/// Pages whose commands are for the present program, and not for the one that was measured or decided on.
+const FOLDERS: [&str; 2] = ["docs/how-to", "docs/reference"];
+const PAGES: [&str; 7] = [
+    "README.md",
+    "docs/index.md",
+    "docs/tutorial.md",
+    "docs/questions.md",
+    "docs/clients.md",
+    "docs/bench.md",
+    "docs/results/tools.md",
 ];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Of a folder, as names from the root.
+fn pages_of(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(folder)).expect("it is there");
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let pages = names.filter(|name| name.ends_with(".md"));
+    pages.map(|name| format!("{folder}/{name}")).collect()
+}
+
+fn text_of(page: &str) -> String {
+    fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
+}
 
 /// What stands for something in a documented command, and an example of it.
 const EXAMPLES: [(&str, &str); 5] =
@@ -83,11 +107,49 @@ fn unreadable(commands: Vec<String>) -> (Vec<String>, usize) {
 
 #[test]
 fn every_documented_command_can_be_typed() {
-    for (name, page) in PAGES {
-        let (refused, read) = unreadable(commands(page));
-        assert!(refused.is_empty(), "{name}: {}", refused.join("\n"));
-        assert!(read > 0, "{name} has commands");
+    let pages = FOLDERS.iter().flat_map(|folder| pages_of(folder));
+    let mut read_of_all = 0;
+    for page in pages.chain(PAGES.map(String::from)) {
+        let (refused, read) = unreadable(commands(&text_of(&page)));
+        assert!(refused.is_empty(), "{page}: {}", refused.join("\n"));
+        read_of_all += read;
     }
+    assert!(read_of_all > 100, "{read_of_all}");
+}
+
+/// As headings are named in links: small letters and digits, hyphens for blanks.
+fn anchor(heading: &str) -> String {
+    let plain = heading.trim_start_matches('#').trim().to_lowercase().replace('`', "");
+    let kept = plain.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    let folders = FOLDERS.into_iter().chain(["docs", "docs/design", "docs/results"]);
+    let pages = folders.flat_map(pages_of);
+    let (mut broken, mut followed) = (Vec::new(), 0);
+    for page in pages.chain(["README.md", "CONTRIBUTING.md"].map(String::from)) {
+        let text = text_of(&page);
+        let links = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        for link in links.filter(|link| !link.contains("://") && !link.contains(' ')) {
+            let (path, name) = link.split_once('#').unwrap_or((link, ""));
+            let beside = Path::new(&page).parent().expect("a page is in a folder").join(path);
+            let target = if path.is_empty() { PathBuf::from(&page) } else { beside };
+            let is_there = root().join(&target).exists();
+            let has_heading = name.is_empty()
+                || is_there && {
+                    let text = fs::read_to_string(root().join(&target)).unwrap_or_default();
+                    text.lines().any(|line| line.starts_with('#') && anchor(line) == name)
+                };
+            followed += 1;
+            if !is_there || !has_heading {
+                broken.push(format!("{page}: {link}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(followed > 200, "{followed}");
 }
 
 const UNITS: [&str; 2] = [
@@ -193,7 +255,7 @@ fn every_flag_that_the_page_of_the_bench_names_is_there() {
             |command: &Command| command.get_arguments().any(|flag| flag.get_long() == Some(name));
         name == "help" || command.get_subcommands().any(has)
     };
-    let (_, page) = PAGES[1];
+    let page = &text_of("docs/bench.md");
     let unknown: Vec<&str> = flags(page).filter(|name| !known(name)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
     assert!(flags(page).count() > 50);

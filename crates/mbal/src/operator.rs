@@ -17,7 +17,7 @@ use crate::coordinator::CopyMode;
 use crate::named::NamedServer;
 use crate::{cluster, cluster_top, explaining, hot_keys};
 
-/// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
+/// What the words of `status` and of a decision mean, on 80 columns; `docs/reference/balancing.md` says the same.
 const WORDS: &str = "\
 FIRST LINE
   version 1.N     the owners of cachelets have changed N times
@@ -66,7 +66,7 @@ EXAMPLES
   mbal cluster hotkeys 10.0.0.5:11212 --json
   mbal cluster hotkeys --copy off
                                   none is copied any more; async or atomic:
-                                  docs/operate.md
+                                  docs/how-to/hot-key.md
 
 TABLE
   reads/s, writes/s  estimated; reads that copies answer are counted
@@ -328,7 +328,7 @@ fn has_control(served: &Served) -> bool {
 mod tests {
     use super::WORDS;
 
-    const PAGE: &str = include_str!("../../../docs/operate.md");
+    const PAGE: &str = include_str!("../../../docs/reference/balancing.md");
 
     #[test]
     fn the_words_of_status_are_the_same_in_its_help_and_on_the_page() {

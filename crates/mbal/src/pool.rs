@@ -56,8 +56,8 @@ have less room than all items need, only the youngest travel.
 
 Nothing may be written, incremented or deleted from the beginning until every
 client has the new list, or a client reads what was overwritten. Reads go on, and
-a value may be added that a read has missed. docs/operate.md says what can still
-go wrong. Ctrl-C takes back what was copied.";
+a value may be added that a read has missed. What can still go wrong:
+docs/how-to/resize-a-stock-pool.md. Ctrl-C takes back what was copied.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

@@ -173,7 +173,7 @@ pub struct ProxyFlags {
     peer_lease: Duration,
 
     /// Send reads by UDP on to their upstreams, which answer the clients, before they are out of this network interface's driver; with
-    /// --imbalance-target hot keys are answered there. -U and -l with the IPv4 address are needed (docs/operate.md)
+    /// --imbalance-target hot keys are answered there. -U and -l with the IPv4 address are needed (docs/how-to/proxy.md)
     #[arg(long, value_name = "interface", conflicts_with = "peers")]
     xdp: Option<String>,
 

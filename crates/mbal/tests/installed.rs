@@ -1,4 +1,4 @@
-//! What `./install` leaves: units whose programs and settings are there, and which start a cluster as docs/operate.md has it.
+//! What `./install` leaves: units whose programs and settings are there, and which start a cluster as docs/how-to/several-hosts.md has it.
 
 use std::collections::BTreeMap;
 use std::fs;
