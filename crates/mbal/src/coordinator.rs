@@ -243,7 +243,17 @@ fn serve(config: Config) -> Result<(), String> {
 }
 
 impl Coordinator {
-    fn config(&self) -> Result<Config, String> {
+    /// Why it would not start, as far as flags alone say.
+    pub fn refusal(&self) -> Option<String> {
+        let found = self.token().and_then(|_| self.checked_name());
+        let found = found.and_then(|()| match self.etcd[..] {
+            [] => Ok(()),
+            _ => self.in_etcd().map(drop),
+        });
+        found.err()
+    }
+
+    fn token(&self) -> Result<Option<String>, String> {
         let token = self.token_file.as_ref();
         let token = token.map(|path| token_of("--token-file", path)).transpose()?;
         if let Some(short) = token.as_ref().filter(|token| token.len() < TOKEN_BYTES_MIN) {
@@ -252,6 +262,10 @@ impl Coordinator {
                 "--token-file: {many} bytes are guessed: {TOKEN_BYTES_MIN} or more"
             ));
         }
+        Ok(token)
+    }
+
+    fn checked_name(&self) -> Result<(), String> {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if self.cluster_name.is_empty()
             || 64 < self.cluster_name.len()
@@ -262,6 +276,12 @@ impl Coordinator {
                 self.cluster_name
             ));
         }
+        Ok(())
+    }
+
+    fn config(&self) -> Result<Config, String> {
+        let token = self.token()?;
+        self.checked_name()?;
         let state = match &self.state {
             _ if !self.etcd.is_empty() => self.in_etcd()?,
             Some(path) => StateIn::File(path.clone()),

@@ -5,6 +5,7 @@
 mod balance;
 mod cluster;
 mod cluster_top;
+mod config;
 mod coordinator;
 #[cfg(test)]
 mod documented;
@@ -32,6 +33,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use config::Layered;
+use config::schema::SECTIONS;
 use flags::{Checked, Flags};
 use mbal_server::log::{self, Level};
 use mbal_server::{Ended, Server};
@@ -68,11 +71,22 @@ fn main() -> ExitCode {
     let called = arguments.first().map(Path::new).and_then(Path::file_name);
     let as_memcached = called.is_some_and(|name| name.to_string_lossy().starts_with("memcached"));
     let mut command = if as_memcached { as_memcached_command() } else { mbal_command() };
-    let matches = match command.try_get_matches_from_mut(&arguments) {
+    let layered = match with_file(&command, as_memcached, arguments) {
+        Ok(layered) => layered,
+        Err(refused) => {
+            log::error("config_refused", &refused.text);
+            return ExitCode::from(refused.code);
+        }
+    };
+    let matches = match command.try_get_matches_from_mut(&layered.words) {
         Ok(matches) => matches,
         Err(error) => {
-            let subcommand = arguments.get(1).and_then(|name| command.find_subcommand(name));
-            return told(subcommand.unwrap_or(&command), &error);
+            let subcommand = layered.words.get(1).and_then(|name| command.find_subcommand(name));
+            let code = told(subcommand.unwrap_or(&command), &error);
+            if let Some(places) = layered.places(&error) {
+                eprintln!("{places}");
+            }
+            return code;
         }
     };
     if as_memcached {
@@ -80,19 +94,50 @@ fn main() -> ExitCode {
     }
     match matches.subcommand() {
         Some(("serve", matches)) => serve(matches, false),
-        Some(("up", matches)) => up::run(&read(matches)),
+        Some(("up", matches)) => up::run(&read(matches), layered.file.as_ref()),
         Some(("coordinator", matches)) => coordinator::run(&read(matches)),
-        Some(("proxy", matches)) => proxy::run(read(matches)),
+        Some(("proxy", matches)) => proxy::run(read(matches), &layered.words[2..]),
         Some(("cluster", matches)) => of_cluster(matches),
         Some(("pool", matches)) => match matches.subcommand() {
             Some(("resize", matches)) => pool::resize(&read(matches)),
             _ => unreachable!("clap asks for one of its subcommands"),
         },
+        Some(("config", matches)) => config::run(matches, &command, refusal),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
         Some(("top", matches)) => {
             asked(matches, |server| operator::top(&read(matches), &read(matches), server))
         }
         _ => unreachable!("clap asks for one of its subcommands"),
+    }
+}
+
+/// What the command line means together with its configuration file.
+fn with_file(
+    command: &Command,
+    as_memcached: bool,
+    arguments: Vec<OsString>,
+) -> Result<Layered, config::Refusal> {
+    if as_memcached {
+        return config::layered(command, "serve", &mbal_command(), arguments);
+    }
+    let reads = |name: &OsString| SECTIONS.into_iter().find(|section| *name == **section);
+    let Some(section) = arguments.get(1).and_then(reads) else {
+        return Ok(Layered::without_file(arguments));
+    };
+    let of = command.find_subcommand(section).expect("a section is a subcommand");
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next();
+    let mut layered = config::layered(of, section, command, arguments.collect())?;
+    layered.words.splice(0..0, program);
+    Ok(layered)
+}
+
+/// What a process would say against flags that clap takes.
+fn refusal(section: &str, matches: &ArgMatches) -> Option<String> {
+    match section {
+        "serve" => read::<Flags>(matches).check(false, None).err().map(|refused| refused.reason),
+        "coordinator" => read::<coordinator::Coordinator>(matches).refusal(),
+        _ => None,
     }
 }
 
@@ -151,11 +196,13 @@ fn mbal_command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(serve_command("serve", MBAL).display_name("mbal"))
-        .subcommand(up::Up::augment_args(Command::new("up").about(UP)))
-        .subcommand(coordinator::Coordinator::augment_args(
-            Command::new("coordinator").about(COORDINATOR),
-        ))
-        .subcommand(proxy::ProxyFlags::augment_args(Command::new("proxy").about(PROXY)))
+        .subcommand(up::Up::augment_args(Command::new("up").about(UP)).arg(config::flag()))
+        .subcommand(
+            coordinator::Coordinator::augment_args(Command::new("coordinator").about(COORDINATOR))
+                .arg(config::flag()),
+        )
+        .subcommand(proxy::command().about(PROXY))
+        .subcommand(config::command())
         .subcommand(cluster_command())
         .subcommand(pool_command())
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
@@ -238,6 +285,7 @@ fn as_memcached_command() -> Command {
 
 fn serve_command(name: &'static str, version: &'static str) -> Command {
     Flags::augment_args(Command::new(name))
+        .arg(config::flag())
         .version(version)
         .about(SERVE)
         .after_help(SERVE_AFTER)

@@ -20,6 +20,7 @@ use mbal_server::{
     log, resolve, start_proxy,
 };
 
+use crate::config;
 use crate::extended::Extended;
 use crate::flags::{PORT, Refused, duration};
 use crate::listen::{interfaces, metrics_address};
@@ -223,8 +224,13 @@ fn lease(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "seconds, or with ms, from 100ms".into())
 }
 
-pub fn run(flags: ProxyFlags) -> ExitCode {
-    let flags = match flags.expanded() {
+pub fn command() -> Command {
+    ProxyFlags::augment_args(Command::new("proxy")).arg(config::flag())
+}
+
+/// `words` are those of the flags, a configuration file's among them.
+pub fn run(flags: ProxyFlags, words: &[OsString]) -> ExitCode {
+    let flags = match flags.expanded(words) {
         Ok(Some(flags)) => flags,
         Ok(None) => return ExitCode::SUCCESS,
         Err(why) => {
@@ -264,7 +270,7 @@ pub fn run(flags: ProxyFlags) -> ExitCode {
 
 impl ProxyFlags {
     /// With what twemproxy's configuration says; none if it was only to be shown.
-    fn expanded(self) -> Result<Option<ProxyFlags>, String> {
+    fn expanded(self, own: &[OsString]) -> Result<Option<ProxyFlags>, String> {
         let Some(path) = &self.twemproxy else { return Ok(Some(self)) };
         if !self.upstream.is_empty() {
             return Err("--twemproxy has upstreams of its own".into());
@@ -281,10 +287,12 @@ impl ProxyFlags {
         }
         let listens = self.listen.is_empty() && self.port.is_none() && self.unix_socket.is_none();
         let of_pool = pool.flags(listens).into_iter().map(OsString::from);
-        let own = std::env::args_os().skip(2);
+        let own = own.iter().cloned();
         let words = std::iter::once("mbal proxy".into()).chain(of_pool).chain(own);
-        let command = ProxyFlags::augment_args(Command::new("proxy")).args_override_self(true);
-        let matches = command.try_get_matches_from(words).map_err(|why| why.to_string())?;
+        let matches = command()
+            .args_override_self(true)
+            .try_get_matches_from(words)
+            .map_err(|why| why.to_string())?;
         ProxyFlags::from_arg_matches(&matches).map(Some).map_err(|why| why.to_string())
     }
 

@@ -3,7 +3,7 @@
 //! The coordinator is a thread of this process; each server is a child, started again when it dies, and ended when this
 //! process is, however that happens. A server that dies before it has served ever ends all of it: it would die again.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -22,6 +22,7 @@ use mbal_model::Cluster;
 use mbal_reactor::process::{self, Signal, Signals};
 use mbal_server::{TokenFile, log, random_word};
 
+use crate::config::file::File;
 use crate::coordinator::PORT;
 
 const CLUSTER: &str = "mbal";
@@ -52,6 +53,7 @@ EXAMPLES
   mbal up                        three servers; clients use 127.0.0.1:11211
   mbal up --servers 5 -p 12000   clients' ports 12000 to 12004
   mbal up -- -m 1024 -t 2        flags behind -- are every server's
+  mbal up --config mbal.toml     [up] of a file is this command's, [serve] every server's
   mbal cluster status            what the cluster does
   mbal cluster scale 5           five servers from now on
 
@@ -129,8 +131,9 @@ impl Drop for Folder {
     }
 }
 
-pub fn run(up: &Up) -> ExitCode {
-    match serve(up) {
+/// Servers read the same file.
+pub fn run(up: &Up, file: Option<&(PathBuf, File)>) -> ExitCode {
+    match serve(up, file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { why, code }) => {
             log::error("not_started", &format!("mbal up: {why}"));
@@ -139,12 +142,16 @@ pub fn run(up: &Up) -> ExitCode {
     }
 }
 
-fn serve(up: &Up) -> Result<(), Failed> {
+fn serve(up: &Up, file: Option<&(PathBuf, File)>) -> Result<(), Failed> {
     if up.port.checked_add(up.servers - 1).is_none() {
         let why = format!("-p {}: {} servers need ports up to 65535", up.port, up.servers);
         return Err(why.into());
     }
-    let ports = OwnPorts::of(&up.flags, std::env::var("MBAL_METRICS").ok());
+    let ports = OwnPorts::of(&up.flags, |flag| {
+        let variable = format!("MBAL_{}", flag.to_uppercase().replace('-', "_"));
+        let in_file = || file.and_then(|(_, file)| file.value("serve", flag).map(str::to_owned));
+        std::env::var(variable).ok().or_else(in_file)
+    });
     let failed = |error: io::Error| error.to_string();
     // Before there are other threads: these inherit that the signals interrupt nobody.
     let signals = Signals::take().map_err(failed)?;
@@ -197,6 +204,9 @@ fn serve(up: &Up) -> Result<(), Failed> {
         // Ctrl-C is for this process alone, which ends the others.
         command.process_group(0);
         process::end_with_parent(&mut command);
+        if let Some((path, _)) = file {
+            command.env("MBAL_CONFIG", path);
+        }
         let mut child = command.stderr(Stdio::piped()).spawn()?;
         server.said.hear(server.id, child.stderr.take().expect("it is piped"));
         Ok(child)
@@ -416,16 +426,18 @@ fn stamp_of(line: &str) -> Option<(&str, &str)> {
 /// Ports that flags of every server name, of which each server needs one of its own: the first has it as it is written, the
 /// others those that follow.
 struct OwnPorts {
-    /// Of the environment: flags outdo it.
-    metrics: Option<String>,
+    /// By flag, what the environment or a file says: flags outdo it.
+    others: Vec<(&'static str, String)>,
 }
 
 impl OwnPorts {
     const FLAGS: [&str; 2] = ["--metrics", "--link-port"];
 
-    fn of(flags: &[String], metrics: Option<String>) -> OwnPorts {
-        let is_there = flags.iter().any(|flag| flag.split('=').next() == Some("--metrics"));
-        OwnPorts { metrics: metrics.filter(|_| !is_there) }
+    fn of(flags: &[String], other: impl Fn(&str) -> Option<String>) -> OwnPorts {
+        let is_there = |name: &str| flags.iter().any(|flag| flag.split('=').next() == Some(name));
+        let missing = Self::FLAGS.into_iter().filter(|name| !is_there(name));
+        let others = missing.filter_map(|name| Some((name, other(&name[2..])?)));
+        OwnPorts { others: others.collect() }
     }
 
     fn flags(&self, flags: &[String], id: u16) -> Vec<String> {
@@ -440,8 +452,8 @@ impl OwnPorts {
             });
             is_value = !is_value && Self::FLAGS.contains(&flag.as_str());
         }
-        if let Some(metrics) = &self.metrics {
-            own.extend(["--metrics".into(), with_port_of(metrics, id)]);
+        for (name, value) in &self.others {
+            own.extend([(*name).to_owned(), with_port_of(value, id)]);
         }
         own
     }
@@ -525,7 +537,7 @@ impl Folder {
     /// A secret that nobody else can read.
     fn secret(&self) -> io::Result<PathBuf> {
         let path = Path::new(&self.0).join("secret");
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(random_word()?.as_bytes())?;
         Ok(path)
     }
@@ -559,7 +571,7 @@ mod tests {
     fn each_server_has_ports_of_its_own_for_what_all_flags_name() {
         let flags = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let of =
-            |text: &str, id| OwnPorts::of(&flags(text), None).flags(&flags(text), id).join(" ");
+            |text: &str, id| OwnPorts::of(&flags(text), |_| None).flags(&flags(text), id).join(" ");
         for (given, third) in [
             ("--metrics 9150 -m 64", "--metrics 9152 -m 64"),
             ("--metrics=127.0.0.1:9150", "--metrics=127.0.0.1:9152"),
@@ -570,9 +582,14 @@ mod tests {
         ] {
             assert_eq!((of(given, 1), of(given, 3)), (given.into(), third.into()));
         }
-        let by_environment = OwnPorts::of(&flags("-m 64"), Some("9150".into()));
+        let metrics = |name: &str| (name == "metrics").then(|| "9150".to_owned());
+        let by_environment = OwnPorts::of(&flags("-m 64"), metrics);
         assert_eq!(by_environment.flags(&flags("-m 64"), 2), flags("-m 64 --metrics 9151"));
-        let overridden = OwnPorts::of(&flags("--metrics 7000"), Some("9150".into()));
+        let overridden = OwnPorts::of(&flags("--metrics 7000"), metrics);
         assert_eq!(overridden.flags(&flags("--metrics 7000"), 2), flags("--metrics 7001"));
+        let all = OwnPorts::of(&flags("-t 1"), |name| {
+            Some(if name == "metrics" { "1" } else { "5" }.into())
+        });
+        assert_eq!(all.flags(&flags("-t 1"), 3), flags("-t 1 --metrics 3 --link-port 7"));
     }
 }
