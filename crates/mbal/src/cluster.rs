@@ -51,6 +51,12 @@ pub struct Token {
     coordinator_token: Option<std::path::PathBuf>,
 }
 
+impl Token {
+    pub fn of(file: Option<std::path::PathBuf>) -> Token {
+        Token { coordinator_token: file }
+    }
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES

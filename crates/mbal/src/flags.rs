@@ -346,7 +346,28 @@ struct NotBuilt {
     memory_file: Option<String>,
 }
 
+/// What a server is told of its cluster.
+#[derive(Debug)]
+pub struct InCluster {
+    pub coordinator: Option<String>,
+    pub token: Option<PathBuf>,
+    pub secret: Option<PathBuf>,
+    pub link_port: Option<u16>,
+}
+
 impl Flags {
+    /// The flags of a server alone, and what the others say.
+    pub fn apart(mut self) -> (Flags, InCluster) {
+        self.cluster = None;
+        let cluster = InCluster {
+            coordinator: self.coordinator.take(),
+            token: self.coordinator_token.take(),
+            secret: self.cluster_secret.take(),
+            link_port: self.link_port,
+        };
+        (self, cluster)
+    }
+
     /// Checks what memcached checks, in its order where two complaints would compete.
     /// `all_interfaces`: where to listen if nothing is said, else on loopback.
     pub fn check(

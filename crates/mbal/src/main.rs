@@ -7,6 +7,7 @@ mod cluster;
 mod cluster_top;
 mod config;
 mod coordinator;
+mod doctor;
 #[cfg(test)]
 mod documented;
 mod explaining;
@@ -103,6 +104,7 @@ fn main() -> ExitCode {
             _ => unreachable!("clap asks for one of its subcommands"),
         },
         Some(("config", matches)) => config::run(matches, &command, refusal),
+        Some(("doctor", matches)) => examine(matches, &command),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
         Some(("top", matches)) => {
             asked(matches, |server| operator::top(&read(matches), &read(matches), server))
@@ -130,6 +132,24 @@ fn with_file(
     let mut layered = config::layered(of, section, command, arguments.collect())?;
     layered.words.splice(0..0, program);
     Ok(layered)
+}
+
+/// For a server as flags, environment and file set it.
+fn examine(matches: &ArgMatches, all: &Command) -> ExitCode {
+    let serve = all.find_subcommand("serve").expect("it is a subcommand");
+    let layered = match config::layered(serve, "serve", all, doctor::words(matches)) {
+        Ok(layered) => layered,
+        Err(refused) => {
+            eprintln!("{}", refused.text);
+            return ExitCode::from(refused.code);
+        }
+    };
+    match serve.clone().try_get_matches_from(&layered.words) {
+        Ok(of_server) => {
+            doctor::run(read(&of_server), matches.get_flag("running"), matches.get_flag("json"))
+        }
+        Err(error) => told(serve, &error),
+    }
 }
 
 /// What a process would say against flags that clap takes.
@@ -203,6 +223,7 @@ fn mbal_command() -> Command {
         )
         .subcommand(proxy::command().about(PROXY))
         .subcommand(config::command())
+        .subcommand(doctor::command())
         .subcommand(cluster_command())
         .subcommand(pool_command())
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))

@@ -27,7 +27,7 @@ mod hot_keys;
 mod linking;
 mod listening;
 pub mod log;
-mod machine;
+pub mod machine;
 mod membership;
 mod metrics;
 mod moving;
@@ -64,6 +64,11 @@ pub use mbal_reactor::{ClientCertificate, Ended};
 pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
 pub use proxying::{ProxyConfig, RunningProxy, XdpConfig, start_proxy};
 pub use secrets::{TOKEN_BYTES_MIN, TokenFile, random_word, secret_of, token_left, token_of};
-pub use serving::{Running, Server};
+pub use serving::{Running, Server, files_wanted};
 pub use starting::Starting;
 pub use upstreams::{Source, Upstreams, resolve};
+
+/// The lowest and the highest version of the links' protocol that this program speaks.
+pub fn link_versions() -> [u16; 2] {
+    [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()]
+}

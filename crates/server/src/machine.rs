@@ -32,6 +32,16 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
+/// Bytes of memory that the control groups of this process allow it, if they limit it.
+pub fn group_memory_bytes() -> Option<u64> {
+    group_limit(|path: &Path| fs::read_to_string(path).ok())
+}
+
+/// The CPU time that this process may use in a period, and the period, in microseconds.
+pub fn cpu_quota_us() -> Option<(u64, u64)> {
+    cpu_quota().map(Quota::micros)
+}
+
 /// What this process may use of the CPU, by the tightest quota of its control group and of those around it. It may change at any time.
 pub(crate) fn cpu_quota() -> Option<Quota> {
     group_quota(|path: &Path| fs::read_to_string(path).ok())

@@ -247,7 +247,7 @@ impl Membership {
             Call::Beat(here) => {
                 let heartbeat = Heartbeat {
                     version: env!("CARGO_PKG_VERSION").into(),
-                    link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
+                    link_versions: crate::link_versions(),
                     links: self.links_missing(),
                     ..member.heartbeat(self.time(), outside, self.balanced.loads())
                 };

@@ -526,19 +526,28 @@ impl Running {
     }
 }
 
+/// Files that a server opens beside `-c` connections: its own, and links to and from the workers of so many servers.
+fn files_beside(config: &Config, servers: Option<usize>) -> u64 {
+    let per_worker = 2 + 2 * (config.listen.len() + config.udp.len()) as u64;
+    let beside = u64::from(config.settings.workers) * per_worker + DESCRIPTORS_SPARE;
+    // To and from every other server's workers, of which there may be more than ours.
+    let links = |servers| (4 * config.settings.workers as usize * servers + STRANGERS_MAX) as u64;
+    beside + servers.map_or(0, links)
+}
+
+/// Files that a server of such settings opens in all, with all its connections.
+pub fn files_wanted(config: &Config, in_cluster: bool) -> u64 {
+    let servers = in_cluster.then_some(SERVERS_EXPECTED);
+    u64::from(config.settings.connections_max) + files_beside(config, servers)
+}
+
 /// Lets the process open as many files as `-c` connections need. Where it may not, there are fewer connections.
 fn make_room(config: &mut Config) -> Result<(), StartError> {
-    let per_worker = 2 + 2 * (config.listen.len() + config.udp.len()) as u64;
-    let mut beside = u64::from(config.settings.workers) * per_worker + DESCRIPTORS_SPARE;
-    if let Some(cluster) = &config.cluster {
-        // To and from every other server's workers, of which there may be more than ours.
-        let servers = match &cluster.map {
-            MapFrom::File { cluster, .. } => cluster.servers.len(),
-            MapFrom::Coordinator(_) => SERVERS_EXPECTED,
-        };
-        let links = 4 * config.settings.workers as usize * servers;
-        beside += (links + STRANGERS_MAX) as u64;
-    }
+    let servers = config.cluster.as_ref().map(|cluster| match &cluster.map {
+        MapFrom::File { cluster, .. } => cluster.servers.len(),
+        MapFrom::Coordinator(_) => SERVERS_EXPECTED,
+    });
+    let beside = files_beside(config, servers);
     let asked = config.settings.connections_max;
     let limit = process::raise_descriptor_limit(u64::from(asked) + beside);
     let limit = limit.map_err(StartError::System)?;

@@ -105,6 +105,24 @@ pub fn raise_descriptor_limit(descriptors: u64) -> io::Result<u64> {
     Ok(limit.rlim_max)
 }
 
+/// How many files the process may open: now, and if it asks for more.
+pub fn descriptor_limits() -> io::Result<(u64, u64)> {
+    limit_of(libc::RLIMIT_NOFILE).map(|limit| (limit.rlim_cur, limit.rlim_max))
+}
+
+/// Whether something keeps the system's clock right, if the system tells.
+pub fn clock_is_synchronized() -> Option<bool> {
+    let mut clock = MaybeUninit::<libc::timex>::zeroed();
+    // SAFETY: all zeros is a timex that asks for no change; adjtimex fills it in when it succeeds.
+    let state = unsafe { libc::adjtimex(clock.as_mut_ptr()) };
+    if state < 0 {
+        return None;
+    }
+    // SAFETY: it succeeded.
+    let status = unsafe { clock.assume_init() }.status;
+    Some(status & libc::STA_UNSYNC == 0)
+}
+
 /// Bytes of memory that the process may have by its own limits (`ulimit -v`, `ulimit -d`), if there are any.
 pub fn memory_limit() -> Option<u64> {
     let limits = [limit_of(libc::RLIMIT_AS), limit_of(libc::RLIMIT_DATA)];

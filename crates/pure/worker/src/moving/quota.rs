@@ -39,6 +39,11 @@ impl Quota {
         (quota_micros > 0 && period_micros > 0).then_some(Quota { quota_micros, period_micros })
     }
 
+    /// CPU time, and the period in which it may be used.
+    pub fn micros(self) -> (u64, u64) {
+        (self.quota_micros.into(), self.period_micros.into())
+    }
+
     /// The tighter of two.
     #[must_use]
     pub fn min(self, other: Quota) -> Quota {
