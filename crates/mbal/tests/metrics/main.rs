@@ -7,6 +7,7 @@ mod reaching;
 mod running;
 mod served;
 mod terminal;
+mod watched;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
