@@ -26,14 +26,20 @@ pub struct Seen {
     /// Microseconds of CPU time in a period.
     pub quota: Option<(u64, u64)>,
     pub slice_us: Option<u64>,
-    pub clock_is_synchronized: Option<bool>,
-    pub clock_source: Option<String>,
-    pub clock_sources: Vec<String>,
+    pub clock: Clock,
     pub ports: Vec<Port>,
     pub secrets: Vec<Secret>,
     pub cluster: Option<Result<Status, String>>,
     /// Servers of the cluster that this host does not reach at their links' addresses: which, where, why.
     pub unreached: Vec<(u16, String, String)>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    pub is_synchronized: Option<bool>,
+    pub source: Option<String>,
+    /// Those that the kernel could use as well.
+    pub sources: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -268,7 +274,7 @@ fn quota(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
 }
 
 fn clock(seen: &Seen, _: &Wanted) -> Option<Finding> {
-    if seen.clock_is_synchronized? {
+    if seen.clock.is_synchronized? {
         return Some(right("clock", "synchronized"));
     }
     let text = "not synchronized: items that end at a time of day end at another one, and logs do not agree";
@@ -276,14 +282,14 @@ fn clock(seen: &Seen, _: &Wanted) -> Option<Finding> {
 }
 
 fn source(seen: &Seen, _: &Wanted) -> Option<Finding> {
-    let source = seen.clock_source.as_ref()?;
+    let source = seen.clock.source.as_ref()?;
     let is_fast = |source: &&str| FAST_CLOCKS.contains(source);
     if is_fast(&&**source) {
         return Some(right("clock source", source.clone()));
     }
     let text = format!("{source}: each look at the clock is a system call");
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let better = seen.clock_sources.iter().map(String::as_str).find(is_fast);
+    let better = seen.clock.sources.iter().map(String::as_str).find(is_fast);
     let mend = better
         .map_or("another kind of machine: this one has no faster clock".into(), |better| {
             format!("echo {better} >{file}")
@@ -423,9 +429,11 @@ mod tests {
             group_bytes: None,
             quota: None,
             slice_us: Some(5000),
-            clock_is_synchronized: Some(true),
-            clock_source: Some("tsc".into()),
-            clock_sources: vec!["tsc".into(), "hpet".into()],
+            clock: Clock {
+                is_synchronized: Some(true),
+                source: Some("tsc".into()),
+                sources: vec!["tsc".into(), "hpet".into()],
+            },
             ports: vec![Port { flag: "--port", number: 11211, taken: None }],
             secrets: vec![Secret {
                 flag: "--cluster-secret",
@@ -593,14 +601,14 @@ mod tests {
                 "sched_cfs_bandwidth_slice_us=100",
             ),
             (
-                |seen, _| seen.clock_is_synchronized = Some(false),
+                |seen, _| seen.clock.is_synchronized = Some(false),
                 Level::Poor,
                 "clock",
                 "not synchronized",
                 "timedatectl set-ntp true",
             ),
             (
-                |seen, _| seen.clock_source = Some("hpet".into()),
+                |seen, _| seen.clock.source = Some("hpet".into()),
                 Level::Poor,
                 "clock source",
                 "hpet",
@@ -608,7 +616,7 @@ mod tests {
             ),
             (
                 |seen, _| {
-                    (seen.clock_source, seen.clock_sources) = (Some("xen".into()), Vec::new())
+                    (seen.clock.source, seen.clock.sources) = (Some("xen".into()), Vec::new())
                 },
                 Level::Poor,
                 "clock source",

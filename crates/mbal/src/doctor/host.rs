@@ -10,7 +10,7 @@ use mbal_control::api::Status;
 use mbal_reactor::process;
 use mbal_server::{Interface, Listen, machine};
 
-use super::checks::{Port, Secret, Seen};
+use super::checks::{Clock, Port, Secret, Seen};
 use crate::cluster;
 
 /// A server's link takes a connection within this time, or a firewall is in the way.
@@ -38,24 +38,26 @@ pub fn kernel(read: impl Fn(&str) -> Option<String>) -> Seen {
         reserved_bytes: memory("Hugetlb"),
         memory_bytes: memory("MemTotal"),
         slice_us: number("/proc/sys/kernel/sched_cfs_bandwidth_slice_us"),
-        clock_source: word(&format!("{CLOCKS}/current_clocksource")),
-        clock_sources: read(&format!("{CLOCKS}/available_clocksource"))
-            .map(|all| all.split_whitespace().map(str::to_owned).collect())
-            .unwrap_or_default(),
+        clock: Clock {
+            is_synchronized: None,
+            source: word(&format!("{CLOCKS}/current_clocksource")),
+            sources: read(&format!("{CLOCKS}/available_clocksource"))
+                .map(|all| all.split_whitespace().map(str::to_owned).collect())
+                .unwrap_or_default(),
+        },
         ..Seen::default()
     }
 }
 
 /// With what the system tells of this process.
 pub fn seen() -> Seen {
-    Seen {
-        files: process::descriptor_limits().ok(),
-        is_root: process::is_root(),
-        group_bytes: machine::group_memory_bytes(),
-        quota: machine::cpu_quota_us(),
-        clock_is_synchronized: process::clock_is_synchronized(),
-        ..kernel(|path| fs::read_to_string(path).ok())
-    }
+    let mut seen = kernel(|path| fs::read_to_string(path).ok());
+    seen.files = process::descriptor_limits().ok();
+    seen.is_root = process::is_root();
+    seen.group_bytes = machine::group_memory_bytes();
+    seen.quota = machine::cpu_quota_us();
+    seen.clock.is_synchronized = process::clock_is_synchronized();
+    seen
 }
 
 /// Bytes of a line `Name:   123 kB`.
@@ -164,8 +166,8 @@ mod tests {
         assert_eq!((seen.memory_bytes, seen.swap_bytes), (Some(16 << 10), Some(8 << 10)));
         assert_eq!((seen.commit_left, seen.reserved_bytes), (Some(4 << 10), Some(2048 << 10)));
         assert_eq!(seen.huge_pages.as_deref(), Some("madvise"));
-        assert_eq!(seen.clock_source.as_deref(), Some("tsc"));
-        assert_eq!(seen.clock_sources, ["tsc", "hpet"]);
+        assert_eq!(seen.clock.source.as_deref(), Some("tsc"));
+        assert_eq!(seen.clock.sources, ["tsc", "hpet"]);
         assert_eq!((seen.swappiness, seen.overcommit), (None, None));
     }
 }
