@@ -7,6 +7,7 @@ mod cluster;
 mod cluster_top;
 mod config;
 mod coordinator;
+mod demo;
 mod doctor;
 #[cfg(test)]
 mod documented;
@@ -52,6 +53,7 @@ const SERVE_AS_MEMCACHED: &str = concat!(
     ", a cache server that any memcached client can use."
 );
 const UP: &str = "A cluster on this machine: a coordinator and some servers, until Ctrl-C.";
+const DEMO: &str = "Shows a cluster beside a pool of memcacheds: a hot key, a hot set that moves, a dead server, one that retires.";
 const COORDINATOR: &str = "Says which servers a cluster has, and which of them has which keys.";
 const PROXY: &str =
     "Stands in front of memcached servers: few connections, one address, no hot server.";
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
             _ => unreachable!("clap asks for one of its subcommands"),
         },
         Some(("config", matches)) => config::run(matches, &command, refusal),
+        Some(("demo", matches)) => demo::run(&read(matches)),
         Some(("doctor", matches)) => examine(matches, &command),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
         Some(("top", matches)) => {
@@ -224,6 +227,7 @@ fn mbal_command() -> Command {
         .subcommand(proxy::command().about(PROXY))
         .subcommand(config::command())
         .subcommand(doctor::command())
+        .subcommand(demo::Demo::augment_args(Command::new("demo").about(DEMO)))
         .subcommand(cluster_command())
         .subcommand(pool_command())
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))

@@ -343,6 +343,11 @@ pub fn end_with_parent(command: &mut Command) {
     }
 }
 
+/// Ends a process at once, as a fault would: it can do nothing about it.
+pub fn kill(process: u32) {
+    send(process, libc::SIGKILL);
+}
+
 /// Asks a child to end at once. One that has ended, and was not waited for, hears nothing.
 pub fn interrupt(child: u32) {
     send(child, libc::SIGINT);
