@@ -54,6 +54,8 @@ pub fn flag() -> Arg {
         .env("MBAL_CONFIG")
         .value_name("file")
         .value_parser(value_parser!(PathBuf))
+        // Not below the heading of the flags before it.
+        .help_heading(None::<&str>)
         .help("Configuration file in TOML: `mbal config print --defaults` shows one. Flags and the environment outdo it")
 }
 

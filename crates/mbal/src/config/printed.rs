@@ -140,7 +140,7 @@ fn example(key: &Key) -> String {
                 Kind::Text => format!("\"{of}\""),
                 _ => of,
             };
-            format!("{name} = {value}   # no default")
+            format!("{name} = {value}   # not set")
         }
     }
 }
@@ -172,7 +172,7 @@ mod tests {
                 .sections()
                 .all(|(_, set)| set.is_empty())
         );
-        let is_default = |line: &&str| !line.starts_with("# ") && !line.ends_with("# no default");
+        let is_default = |line: &&str| !line.starts_with("# ") && !line.ends_with("# not set");
         let lines = defaults.lines().filter(is_default);
         let text = lines.map(|line| line.trim_start_matches('#')).collect::<Vec<_>>().join("\n");
         let file = parse(&text, &all).expect("defaults are right");
