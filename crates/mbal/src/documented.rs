@@ -16,6 +16,7 @@ const PAGES: [&str; 7] = [
     "docs/tutorial.md",
     "docs/questions.md",
     "docs/clients.md",
+    "docs/demo.md",
     "docs/bench.md",
     "docs/results/tools.md",
 ];

@@ -19,7 +19,7 @@ const BOARDS: [(&str, &str); 4] = [
 ];
 const RULES: &str = include_str!("../../../../deploy/prometheus/mbal.rules.yml");
 const RULES_TEST: &str = include_str!("../../../../deploy/prometheus/mbal.rules.test.yml");
-const RUNBOOKS: &str = include_str!("../../../../docs/alerts.md");
+const RUNBOOKS: &str = include_str!("../../../../docs/reference/alerts.md");
 /// A proxy of a build with the feature xdp has more, which no board shows.
 const OF_PROXIES: &str = "mbal_proxy_";
 const OF_COORDINATORS: &str = "mbal_coordinator_";
@@ -208,7 +208,7 @@ fn every_alert_has_a_runbook_a_severity_and_a_test() {
         let severity = rule["labels"]["severity"].as_str().expect(name);
         assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity}");
         let link = rule["annotations"]["runbook_url"].as_str().expect(name);
-        assert_eq!(link, format!("docs/alerts.md#{}", name.to_lowercase()));
+        assert_eq!(link, format!("docs/reference/alerts.md#{}", name.to_lowercase()));
         let section = RUNBOOKS.split(&format!("### {name}\n")).nth(1).expect(name);
         let section = section.split("\n#").next().unwrap();
         for part in ["- **Means**: ", "- **Look at**: ", "- **Do**: "] {
