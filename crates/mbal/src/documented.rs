@@ -10,7 +10,7 @@ use crate::mbal_command;
 
 /// Pages whose commands are for the present program, and not for the one that was measured or decided on.
 const FOLDERS: [&str; 2] = ["docs/how-to", "docs/reference"];
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "README.md",
     "docs/index.md",
     "docs/tutorial.md",
