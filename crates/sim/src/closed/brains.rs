@@ -205,13 +205,17 @@ impl Brains {
             cachelets.iter_mut().for_each(|one| one.load *= even);
             let own = served.own[at] * per_time;
             let keys = self.noisy(served.keys[at], served.keys[at]);
+            let followed_turns = self.noisy(served.followed_turns[at], served.followed_turns[at]);
+            // A server counts the keys of the very turns that it counts: single keys are one a turn, and chance is in how many more there are.
+            let keys_a_turn = served.followed_keys[at] / served.followed_turns[at].max(1e-9);
+            let more = self.noisy(keys_a_turn - 1.0, (keys_a_turn - 1.0) * followed_turns);
             let service = Service {
                 waiting: Some(self.noisy(served.waiting(at), served.turns[at])),
                 capacity: WORK * self.noisy(laid.network.capacity[at], keys),
                 // Unequal workers have unequal cores, and no quotas.
                 part: Some(1.0),
-                keys: self.noisy(served.followed_keys[at], served.followed_keys[at]) as u64,
-                turns: self.noisy(served.followed_turns[at], served.followed_turns[at]) as u64,
+                keys: (followed_turns * (1.0 + more)) as u64,
+                turns: followed_turns as u64,
             };
             reading.snapshot.workers.push(WorkerLoad {
                 at: self.owner(at),
