@@ -2,6 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+mod scatter;
+
+pub use scatter::Scatter;
+
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): one word of state, passes the usual batteries, needs no warm-up.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
