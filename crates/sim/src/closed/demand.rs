@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use mbal_model::{Key, Owner, Prefix};
-use mbal_random::Random;
+use mbal_random::Scatter;
 
-use super::situation::{Law, Shift, Situation};
+use super::situation::{Law, Names, Shift, Situation};
 
 /// Keys that are looked at one by one, the hottest first: what may have copies.
 const HOTTEST: usize = 64;
 
 /// Of the keys, where one worker's are hot: the hot ones.
-const ONE_WORKERS_KEYS: f64 = 0.05;
+pub const ONE_WORKERS_KEYS: f64 = 0.05;
 
 /// Of so many hottest keys every fifth may be read-only.
 const PARTLY_READ_ONLY: usize = 500;
@@ -49,13 +49,21 @@ pub struct HotKey {
 impl Demand {
     /// `cachelets`: the first map.
     pub fn new(situation: &Situation, shift: &Shift, cachelets: &[(Prefix, Owner)]) -> Demand {
-        let mut random = Random::new(shift.salt);
-        let name = |number: u32| format!("k{:x}-{number}", shift.salt & 0xffff).into_bytes();
+        let scatter = Scatter::new(u64::from(situation.keys));
+        let name = |number: u32| match (situation.names, shift.law) {
+            (Names::Drawn, _) => format!("k{:x}-{number}", shift.salt & 0xffff).into_bytes(),
+            (Names::Bench { bytes }, Law::OneWorker { .. }) => {
+                format!("{number:0bytes$}").into_bytes()
+            }
+            (Names::Bench { bytes }, _) => {
+                format!("{:0bytes$}", scatter.place(u64::from(number))).into_bytes()
+            }
+        };
         let prefixes: Vec<Prefix> = cachelets.iter().map(|(prefix, _)| *prefix).collect();
         let hash_of = |number: u32| Key::new(&name(number)).expect("a short name").hash();
         let hashes: Vec<u64> = (0..situation.keys).map(hash_of).collect();
         let places: Vec<usize> = hashes.iter().map(|hash| place(&prefixes, *hash)).collect();
-        let weights = weights(situation, &shift.law, &places, cachelets, &mut random);
+        let weights = weights(situation, shift, &places, cachelets);
         let sum: f64 = weights.iter().sum();
         let own_sets = |number: usize| match shift.law {
             Law::OneKey { sets, .. } if number == 0 => sets,
@@ -113,10 +121,9 @@ fn place(prefixes: &[Prefix], hash: u64) -> usize {
 /// By key.
 fn weights(
     situation: &Situation,
-    law: &Law,
+    shift: &Shift,
     places: &[usize],
     cachelets: &[(Prefix, Owner)],
-    random: &mut Random,
 ) -> Vec<f64> {
     let count = places.len();
     let zipf = |exponent: f64| (1..=count).map(move |rank| (rank as f64).powf(-exponent));
@@ -127,7 +134,7 @@ fn weights(
         let weight = |is_hot: &bool| if *is_hot { share / hot } else { (1.0 - share) / cold };
         is_hot.iter().map(weight).collect()
     };
-    match *law {
+    match shift.law {
         Law::Zipf { exponent } | Law::PartlyReadOnly { exponent } => zipf(exponent).collect(),
         Law::HotSet { keys, share } => {
             let hot = (count as f64 * keys).ceil() as usize;
@@ -140,11 +147,11 @@ fn weights(
             weights
         }
         Law::OneCachelet { share } => {
-            let hot = random.below(cachelets.len() as u64) as usize;
+            let hot = shift.hot_one_of(cachelets.len());
             parted(&places.iter().map(|place| *place == hot).collect::<Vec<_>>(), share)
         }
         Law::OneWorker { share } => {
-            let worker = random.below(situation.all_workers() as u64) as usize;
+            let worker = shift.hot_one_of(situation.all_workers());
             let owner = {
                 let mut owners: Vec<Owner> = cachelets.iter().map(|(_, owner)| *owner).collect();
                 owners.sort_unstable();

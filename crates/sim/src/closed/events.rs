@@ -3,6 +3,7 @@
 
 mod copies;
 mod counted;
+mod quota;
 mod sending;
 mod targets;
 mod telling;
@@ -16,6 +17,8 @@ use mbal_random::Random;
 use self::copies::{Copies, Leases, Round, Slots, each};
 use self::counted::Counts;
 pub use self::counted::{Latency, Measurement};
+use self::quota::Budget;
+pub use self::quota::Quotas;
 use self::targets::Targets;
 use self::time::Time;
 use super::demand::Demand;
@@ -36,6 +39,8 @@ pub struct Events {
     order: u64,
     heap: BinaryHeap<Reverse<(Time, u64, Event)>>,
     clients: Vec<Client>,
+    /// Until when those who ask are busy: who does for smart clients, then by server for ordinary ones.
+    askers: Vec<f64>,
     workers: Vec<Worker>,
     jobs: Vec<Job>,
     free: Vec<usize>,
@@ -54,6 +59,10 @@ enum Event {
     },
     Arrive {
         job: usize,
+    },
+    /// The worker's quota lets it go on.
+    Resume {
+        worker: usize,
     },
     Served {
         worker: usize,
@@ -78,8 +87,16 @@ struct Worker {
     queue: VecDeque<usize>,
     /// Seconds of a core that what is in the queue takes.
     work: f64,
-    /// Since when what it serves is served.
+    /// Since when what it serves is served, and for how long of its own time.
     began: f64,
+    takes: f64,
+    budget: Option<Budget>,
+}
+
+impl Worker {
+    fn new(quotas: Option<Quotas>) -> Worker {
+        Worker { budget: quotas.map(Budget::new), ..Worker::default() }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -141,7 +158,8 @@ impl Events {
             order: 0,
             heap: BinaryHeap::new(),
             clients: Vec::new(),
-            workers: (0..count).map(|_| Worker::default()).collect(),
+            askers: vec![0.0; 1 + situation.servers],
+            workers: (0..count).map(|_| Worker::new(situation.quotas)).collect(),
             jobs: Vec::new(),
             free: Vec::new(),
             copies: Copies::default(),
@@ -155,7 +173,10 @@ impl Events {
         let targets = Targets::new(epoch.demand, &self.copies);
         let batch = f64::from(epoch.situation.batch);
         let requests = (KEYS / batch).max(REQUESTS_MIN).max(ROUNDS_MIN * self.clients.len() as f64);
-        let seconds = (requests * batch / about).min(1.0);
+        let seconds = match epoch.situation.quotas {
+            Some(_) => 1.0,
+            None => (requests * batch / about).min(1.0),
+        };
         self.serve(epoch, &targets, self.now + WARM * seconds);
         self.done = Counts::new(self.workers.len(), self.now);
         let from = self.now;
@@ -219,6 +240,7 @@ impl Events {
                 Event::Send { client } => self.send(epoch, targets, client),
                 Event::Back { client } => self.part_done(epoch, client),
                 Event::Arrive { job } => self.arrive(epoch, job),
+                Event::Resume { worker } => self.look(epoch, worker),
                 Event::Served { worker } => self.finish(epoch, worker),
             }
         }
@@ -245,15 +267,43 @@ impl Events {
         self.workers[worker].work += self.jobs[job].work;
         self.workers[worker].queue.push_back(job);
         if self.workers[worker].queue.len() == 1 {
-            self.start(epoch, worker);
+            self.jobs[job].work += epoch.situation.costs.wake;
+            self.workers[worker].work += epoch.situation.costs.wake;
+            self.look(epoch, worker);
         }
     }
 
-    fn start(&mut self, epoch: &Epoch<'_>, worker: usize) {
+    /// It has slept, or was held back.
+    fn look(&mut self, epoch: &Epoch<'_>, worker: usize) {
+        let (now, part) = (self.now, epoch.situation.speeds[worker]);
+        let budget = self.workers[worker].budget.as_mut();
+        let at = budget.map_or(now, |budget| budget.runs_at(now, part));
+        self.start(epoch, worker, at);
+    }
+
+    fn go_on(&mut self, epoch: &Epoch<'_>, worker: usize) {
+        let (now, part) = (self.now, epoch.situation.speeds[worker]);
+        let budget = self.workers[worker].budget.as_mut();
+        let at = budget.map_or(now, |budget| budget.goes_on_at(now, part));
+        self.start(epoch, worker, at);
+    }
+
+    fn start(&mut self, epoch: &Epoch<'_>, worker: usize, at: f64) {
+        if at > self.now {
+            self.at(at, Event::Resume { worker });
+            return;
+        }
         let job = self.jobs[self.workers[worker].queue[0]];
-        self.workers[worker].began = self.now;
         // Requests are not all as long.
-        let time = job.work / epoch.speed(worker) * (0.5 + self.random.unit());
+        let takes = job.work / epoch.speed(worker) * (0.5 + self.random.unit());
+        let own = &mut self.workers[worker];
+        (own.began, own.takes) = (self.now, takes);
+        // Who has a quota runs as fast as the core.
+        let on_core = takes * epoch.situation.speeds[worker];
+        let time = own.budget.as_mut().map_or(takes, |budget| {
+            budget.used(on_core);
+            on_core
+        });
         self.at(self.now + time, Event::Served { worker });
     }
 
@@ -274,7 +324,9 @@ impl Events {
         self.workers[worker].work -= job.work;
         self.free.push(at);
         if self.done.is_counting() {
-            let time = self.now - self.workers[worker].began.max(self.done.from);
+            let Worker { began, takes, .. } = self.workers[worker];
+            let time =
+                takes * (self.now - began.max(self.done.from)) / (self.now - began).max(1e-12);
             match job.what {
                 What::Part { .. } => {
                     self.done.followed[worker] += time;
@@ -288,7 +340,7 @@ impl Events {
             self.done.turns[worker] += f64::from(u8::from(is_turn));
         }
         if !self.workers[worker].queue.is_empty() {
-            self.start(epoch, worker);
+            self.go_on(epoch, worker);
         }
         match job.what {
             What::Part { client } => self.answer(epoch, &job, client),

@@ -8,6 +8,7 @@
 
 mod brains;
 mod copying;
+mod costs;
 mod demand;
 mod events;
 mod joining;
@@ -19,6 +20,7 @@ mod placement;
 mod situation;
 pub mod spore;
 mod sweep;
+mod testbed;
 mod trial;
 
 use std::fs;
@@ -27,15 +29,18 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use costs::CostArgs;
 use judge::{Verdict, Verdicts};
 use situation::{Clients, Situation};
+use testbed::TestbedArgs;
 use trial::{RULES, Rules, World};
 
 const EXAMPLES: &str = "\
   mbal-lab closed                                       100 situations, all rules
   mbal-lab closed --situations 1000 --out all.csv
   mbal-lab closed --rules all --against before.csv      beside what an earlier build came to
-  mbal-lab closed --seed 7 --rules all --tell           one situation, epoch by epoch";
+  mbal-lab closed --seed 7 --rules all --tell           one situation, epoch by epoch
+  mbal-lab closed --testbed 0.8 --situations 10         what real processes can play, and what they should come to";
 
 /// Judges the balancer as a whole: rules against each other in drawn situations, clients waiting for replies.
 #[derive(clap::Args, Clone, Debug)]
@@ -68,6 +73,10 @@ pub struct Args {
     /// Says what happens in each epoch.
     #[arg(long)]
     tell: bool,
+    #[command(flatten)]
+    costs: CostArgs,
+    #[command(flatten)]
+    testbed: TestbedArgs,
     /// Threads; as many as there are cores.
     #[arg(long)]
     jobs: Option<usize>,
@@ -101,6 +110,10 @@ pub fn run(args: &Args) -> Result<(), String> {
         RULES.iter().find(|rules| rules.name == name).ok_or(format!("--rules: no {name}"))
     };
     let rules: Vec<&Rules> = args.rules.iter().map(named).collect::<Result<_, _>>()?;
+    if args.testbed.is_asked_for() {
+        testbed::print(args, &rules);
+        return Ok(());
+    }
     if args.tell {
         tell(args, &rules);
         return Ok(());
@@ -145,7 +158,7 @@ fn tell(args: &Args, rules: &[&Rules]) {
 }
 
 fn drawn(args: &Args, seed: u64) -> Situation {
-    let situation = Situation::draw(seed);
+    let situation = Situation::draw(seed, args.costs.costs());
     if args.one_cachelet { situation.with_one_cachelet() } else { situation }
 }
 

@@ -7,13 +7,8 @@
 //! A worker is one server of a queue: first come, first served. What comes waits for the work that stands before it, and then takes its own: the
 //! turn of a connection, and its keys. Clients that do not wait are many that think long.
 
+use super::costs::Costs;
 use super::joining::BatchShares;
-
-/// Seconds of a core for one turn of a connection, and for each key of a request: `worker/observing/load.rs`.
-pub const TURN: f64 = 5e-6;
-pub const KEY: f64 = 0.25e-6;
-/// A request between servers shares its turn with others, at either end.
-pub const LINK: f64 = 3e-6;
 
 const ITERATIONS_MAX: usize = 300;
 const PRECISION: f64 = 1e-5;
@@ -25,6 +20,7 @@ pub struct Network {
     pub workers: usize,
     /// By worker: its part of a core.
     pub capacity: Vec<f64>,
+    pub costs: Costs,
     pub batch: f64,
     /// Between a reply and the next request arriving; what of it are not clients that think.
     pub pause: f64,
@@ -87,18 +83,18 @@ struct Parts {
 impl Parts {
     fn of_smart(network: &Network) -> Parts {
         let BatchShares { shares, often } = &network.smart;
-        Parts::new(network, shares, often.clone(), TURN)
+        Parts::new(network, shares, often.clone(), network.costs.turn)
     }
 
     fn of_links(network: &Network) -> Parts {
         let shares = &network.forwarded;
         let often = shares.iter().map(|share| involved(*share, network.batch));
-        Parts::new(network, shares, often.collect(), LINK)
+        Parts::new(network, shares, often.collect(), network.costs.link)
     }
 
     fn new(network: &Network, shares: &[f64], often: Vec<f64>, turn: f64) -> Parts {
-        let batch = network.batch;
-        let work = |at: usize| (often[at] * turn + batch * shares[at] * KEY) / network.capacity[at];
+        let keys = network.batch * network.costs.key;
+        let work = |at: usize| (often[at] * turn + shares[at] * keys) / network.capacity[at];
         Parts { work: (0..often.len()).map(work).collect(), often }
     }
 
@@ -159,6 +155,7 @@ impl Network {
     pub fn solve(&self, before: &Served) -> Served {
         let count = self.capacity.len();
         let servers = count / self.workers;
+        let Costs { turn, key, link: link_turn, .. } = self.costs;
         let clients = self.smart_clients + self.ordinary_clients.iter().sum::<f64>();
         let others = ((clients - 1.0) / clients).max(0.0);
         let smart = Parts::of_smart(self);
@@ -168,7 +165,7 @@ impl Network {
             let left = (self.forwarded[worker] - share).max(0.0);
             let often = link.often[worker] - involved(left, self.batch);
             let keys = self.batch * (self.forwarded[worker] - left);
-            let work = (often * LINK + keys * KEY) / self.capacity[worker];
+            let work = (often * link_turn + keys * key) / self.capacity[worker];
             spared.push((server, worker, often, work));
         }
         let all_links: f64 = link.often.iter().sum();
@@ -182,7 +179,7 @@ impl Network {
         let own_work: Vec<f64> = (0..count)
             .map(|at| {
                 let links = links[at / self.workers];
-                (TURN + self.batch * KEY + links * LINK) / self.capacity[at]
+                (turn + self.batch * key + links * link_turn) / self.capacity[at]
             })
             .collect();
         let trips: Vec<f64> =
@@ -191,7 +188,7 @@ impl Network {
             (0..count).map(|at| self.batch * self.upkeep[at] / self.capacity[at]).collect();
         let mut backlog = match before.backlog.len() == count {
             true => before.backlog.clone(),
-            false => vec![clients / count as f64 * TURN; count],
+            false => vec![clients / count as f64 * turn; count],
         };
         let mut queue = vec![0.0; count];
         let mut served = Served {
@@ -240,7 +237,7 @@ impl Network {
                 let parts = (remote * link.often[at] - less[at].0).max(0.0);
                 let work = (remote * link.work[at] - less[at].1).max(0.0);
                 // What copies are told is many small letters.
-                let letters = LINK / self.capacity[at];
+                let letters = link_turn / self.capacity[at];
                 let flows = [
                     smart.flow(at, smart_rate),
                     Flow { parts, work, each: work / parts.max(1e-12) },
@@ -415,6 +412,10 @@ struct Slowest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TURN: f64 = Costs::MODELLED.turn;
+    const KEY: f64 = Costs::MODELLED.key;
+    const LINK: f64 = Costs::MODELLED.link;
 
     fn network(shares: &[f64], clients: f64, batch: f64) -> Network {
         Network {

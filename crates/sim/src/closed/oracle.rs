@@ -4,9 +4,10 @@
 //! obstacle is a key, whose writes and the reads that its copies do not answer are one worker's. So it is solved by filling workers
 //! up, the largest keys on the fastest workers first; over how many copies keys have it is tried.
 
+use super::costs::Costs;
 use super::demand::Demand;
 use super::joining::BatchShares;
-use super::network::{KEY, LINK, Network, Served, TURN, involved};
+use super::network::{Network, Served, involved};
 use super::placement::{Copying, Placement, Ways};
 use super::situation::Situation;
 
@@ -64,7 +65,8 @@ impl<'a> Work<'a> {
             network.forwarded.iter().map(|share| involved(*share, network.batch)).sum();
         let servers = served.ordinary.len() as f64;
         let links = links * (servers - 1.0) / servers;
-        let turn = TURN + network.batch * KEY + links * LINK;
+        let Costs { turn, key, link, .. } = network.costs;
+        let turn = turn + network.batch * key + links * link;
         let by_server: Vec<f64> = served.ordinary.iter().map(|one| one.0).collect();
         Work {
             network,
@@ -76,10 +78,10 @@ impl<'a> Work<'a> {
     }
 
     fn of(&self, worker: usize, share: f64) -> f64 {
-        let Network { batch, workers, .. } = self.network;
-        let (turns, keys) = (involved(share, *batch), batch * share);
+        let Network { batch, workers, costs: Costs { turn, key, link, .. }, .. } = self.network;
+        let (turns, keys) = (involved(share, *batch), batch * share * key);
         let remote = self.ordinary - self.by_server[worker / workers];
-        self.smart * (turns * TURN + keys * KEY) + remote * (turns * LINK + keys * KEY)
+        self.smart * (turns * turn + keys) + remote * (turns * link + keys)
     }
 
     /// The share of keys with which a worker has so much work.

@@ -3,8 +3,9 @@
 mod course;
 
 use self::course::Course;
+use super::costs::Costs;
 use super::placement::Ways;
-use super::situation::{Clients, Law, Shift, Situation};
+use super::situation::{Clients, Law, Names, Shift, Situation};
 use super::sweep::{self, EPOCHS, HEADER, Line, Row, SweepArgs, in_parallel};
 use super::trial::{Rules, World, phases};
 use crate::model::Report;
@@ -99,6 +100,9 @@ fn cluster(args: &Args, shifts: Vec<Shift>, epochs: u64) -> Situation {
         },
         round_trip: 1e-4,
         cachelet_bytes: CACHELET_BYTES,
+        costs: Costs::MODELLED,
+        names: Names::Drawn,
+        quotas: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::demand::{Demand, HotKey};
 use super::joining::BatchShares;
-use super::network::{LINK, Network, Served};
+use super::network::{Network, Served};
 use super::situation::Situation;
 
 /// A second of a core sends so many bytes of a cachelet away.
@@ -133,6 +133,7 @@ impl Placement {
         let mut network = Network {
             workers: situation.workers,
             capacity: speeds.map(|(speed, taken)| speed * (1.0 - taken)).collect(),
+            costs: situation.costs,
             batch: f64::from(situation.batch),
             pause: situation.clients.think + situation.round_trip,
             pause_trip: situation.round_trip,
@@ -248,9 +249,10 @@ impl Copying {
         last: &Served,
         ways: Ways,
     ) -> Copying {
+        let link = situation.costs.link;
         let stay = |worker: &usize| {
             let backlog = last.backlog.get(*worker).copied().unwrap_or(0.0);
-            LINK / situation.speeds[*worker] + backlog
+            link / situation.speeds[*worker] + backlog
         };
         let slowest = shadows.iter().map(stay).fold(0.0, f64::max);
         // Told and answered.
@@ -259,7 +261,7 @@ impl Copying {
         let writes = last.throughput * share * sets;
         let copies = shadows.len() as f64;
         // What is written faster than shadows answer is told them together.
-        let told = share * sets * rounds * LINK / (1.0 + writes * round);
+        let told = share * sets * rounds * link / (1.0 + writes * round);
         let open = 1.0 / (1.0 + writes * round * rounds);
         // A client has a lease, or gets one when home is open; it loses it by its own write.
         let (answer, passed_on) = match ways.writes {
@@ -270,7 +272,7 @@ impl Copying {
                 (leased * open, leased * (1.0 - open))
             }
         };
-        let on = share * (1.0 - sets) * passed_on / (copies + 1.0) * LINK;
+        let on = share * (1.0 - sets) * passed_on / (copies + 1.0) * link;
         let waits = 1.0 - (1.0 - share * sets).powf(f64::from(situation.batch));
         let (pause, waits) = match ways.writes {
             Writes::Atomic => (waits * round, writes * round * open),

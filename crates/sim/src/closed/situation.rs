@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use mbal_random::Random;
 
+use super::costs::Costs;
+use super::events::Quotas;
+
 /// Epochs of a drawn situation, of a second each.
 pub const EPOCHS: u64 = 80;
 
@@ -34,6 +37,19 @@ pub struct Situation {
     /// Seconds between two machines and back.
     pub round_trip: f64,
     pub cachelet_bytes: u64,
+    pub costs: Costs,
+    pub names: Names,
+    /// How workers' parts of a core are kept, by events; else they have slower cores.
+    pub quotas: Option<Quotas>,
+}
+
+/// How keys are called, and so where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Others in each shift.
+    Drawn,
+    /// As `mbal bench` calls keys of so many bytes, and says which of them is how popular.
+    Bench { bytes: usize },
 }
 
 #[derive(Clone, Debug)]
@@ -91,7 +107,7 @@ pub enum Law {
 
 impl Situation {
     /// The same seed draws the same.
-    pub fn draw(seed: u64) -> Situation {
+    pub fn draw(seed: u64, costs: Costs) -> Situation {
         let mut dice = Dice(Random::new(seed.wrapping_mul(0x9e37_79b9) ^ 0x636c_6f73_6564));
         let is_large = dice.one_in(10);
         let servers = match is_large {
@@ -107,7 +123,7 @@ impl Situation {
         };
         let shifts = shifts(&mut dice, sets, servers * workers);
         let round_trip = dice.log(50e-6, 1e-3);
-        let clients = clients(&mut dice, &speeds, workers, batch, round_trip);
+        let clients = clients(&mut dice, &speeds, workers, batch, round_trip, costs);
         Situation {
             seed,
             servers,
@@ -120,6 +136,9 @@ impl Situation {
             clients,
             round_trip,
             cachelet_bytes: dice.log(f64::from(1 << 18), f64::from(1 << 24)) as u64,
+            costs,
+            names: Names::Drawn,
+            quotas: None,
         }
     }
 
@@ -173,6 +192,13 @@ impl Situation {
             laws.join(", then "),
             self.cachelet_bytes >> 10,
         )
+    }
+}
+
+impl Shift {
+    /// Which of so many workers or cachelets has what is hot.
+    pub fn hot_one_of(&self, count: usize) -> usize {
+        Random::new(self.salt).below(count as u64) as usize
     }
 }
 
@@ -238,12 +264,19 @@ fn shifts(dice: &mut Dice, sets: f64, workers: usize) -> Vec<Shift> {
     shifts
 }
 
-fn clients(dice: &mut Dice, speeds: &[f64], workers: usize, batch: u32, trip: f64) -> Clients {
+fn clients(
+    dice: &mut Dice,
+    speeds: &[f64],
+    workers: usize,
+    batch: u32,
+    trip: f64,
+    costs: Costs,
+) -> Clients {
     let all = speeds.len() as f64;
     // Requests a second if all were even, and cost what a smart client's costs.
     let keys = f64::from(batch);
     let turns = all * (1.0 - (1.0 - 1.0 / all).powf(keys));
-    let cost = turns * super::network::TURN + keys * super::network::KEY;
+    let cost = turns * costs.turn + keys * costs.key;
     let most = speeds.iter().sum::<f64>() / cost;
     let load = 0.3 + 0.6 * dice.unit();
     let (count, think, is_open) = match dice.below(10) {
@@ -313,7 +346,8 @@ mod tests {
 
     #[test]
     fn of_a_thousand_nine_hundred_are_small_and_all_kinds_are_among_them() {
-        let all: Vec<Situation> = (1..=1_000).map(Situation::draw).collect();
+        let all: Vec<Situation> =
+            (1..=1_000).map(|seed| Situation::draw(seed, Costs::MODELLED)).collect();
         let count = |is: &dyn Fn(&Situation) -> bool| all.iter().filter(|one| is(one)).count();
         let small = count(&|one| one.servers <= 8);
         assert!((870..=930).contains(&small), "{small}");

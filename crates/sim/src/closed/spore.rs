@@ -1,7 +1,8 @@
 //! `mbal-lab spore`: SPORE's figures (SoCC 2013, §5), with the product's policy of copies.
 
+use super::costs::Costs;
 use super::placement::{CopyTerms, Ways};
-use super::situation::{Clients, Law, Shift, Situation};
+use super::situation::{Clients, Law, Names, Shift, Situation};
 use super::sweep::{self, EPOCHS, HEADER, Line, Row, SweepArgs};
 use super::trial::phases;
 use crate::model::Report;
@@ -114,6 +115,9 @@ fn testbed(servers: usize, law: Law, sets: f64) -> Situation {
         clients: none,
         round_trip: 1e-4,
         cachelet_bytes: 1 << 20,
+        costs: Costs::MODELLED,
+        names: Names::Drawn,
+        quotas: None,
     }
 }
 

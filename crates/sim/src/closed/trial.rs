@@ -63,6 +63,9 @@ pub struct Trial {
     pub throughput: Vec<f64>,
     /// Seconds, where they were worked out.
     pub p99: Vec<Option<f64>>,
+    /// Seconds of a core in a second, of all workers; and of it, the part of the worker that has the most.
+    pub work: Vec<f64>,
+    pub busiest_part: Vec<f64>,
     /// Cachelets that have changed their worker, and those of them that have changed servers.
     pub moves: Vec<[u64; 2]>,
     /// How often a key has got copies, or more of them.
@@ -79,6 +82,19 @@ pub struct Observation {
     pub busiest: f64,
     /// Copies that there are, beside the originals.
     pub copies: usize,
+}
+
+impl Trial {
+    /// `taken`: of each worker's time, what moves take.
+    fn note_work(&mut self, served: &Served, speeds: &[f64], taken: &[f64]) {
+        let work = |(at, (speed, taken)): (usize, (&f64, &f64))| {
+            speed * (taken + (1.0 - taken) * served.busy(at))
+        };
+        let work: Vec<f64> = speeds.iter().zip(taken).enumerate().map(work).collect();
+        let all = work.iter().sum::<f64>();
+        self.work.push(all);
+        self.busiest_part.push(work.iter().copied().fold(0.0, f64::max) / all.max(1e-12));
+    }
 }
 
 impl World {
@@ -159,6 +175,7 @@ impl World {
                 served = measured.served;
             }
             trial.throughput.push(served.throughput);
+            trial.note_work(&served, &situation.speeds, &taken);
             trial.p99.push(p99);
             let before = brains.done;
             brains.end_epoch(&mut placement, demand, &laid, &served);
@@ -190,6 +207,8 @@ impl World {
             let begin = stretch.start;
             for epoch in stretch {
                 trial.throughput.push(best.served.throughput);
+                let speeds = &self.situation.speeds;
+                trial.note_work(&best.served, speeds, &vec![0.0; speeds.len()]);
                 trial.p99.push(Some(best.p99));
                 trial.moves.push(if epoch == begin { best.moves } else { [0, 0] });
             }
@@ -234,7 +253,8 @@ fn busy(situation: &Situation, served: &Served) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::situation::{Clients, EPOCHS, Law, Shift};
+    use super::super::costs::Costs;
+    use super::super::situation::{Clients, EPOCHS, Law, Names, Shift};
     use super::*;
 
     /// Three servers of two workers, each with a fifth of a core, and clients that keep them busy or do not.
@@ -251,6 +271,9 @@ mod tests {
             clients: Clients { smart: clients, ordinary: vec![0.0; 6], think, is_open: false },
             round_trip: 1e-4,
             cachelet_bytes: 1 << 20,
+            costs: Costs::MODELLED,
+            names: Names::Drawn,
+            quotas: None,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use mbal_replica::choose_place;
 
-use super::super::network::{KEY, LINK, TURN};
+use super::super::costs::Costs;
 use super::{Epoch, Events, Job, Targets, What};
 
 impl Events {
@@ -66,30 +66,42 @@ impl Events {
             let (what, asks) = (What::Part { client }, 1 << slot);
             add_key(&mut parts, Job { worker, what, work: 0.0, keys: 1, asks, writes: 0 });
         }
-        let turn = if own.is_some() { LINK } else { TURN };
-        let key = |worker: usize| KEY + epoch.sampling[worker];
+        let Costs { turn, key, link, look, .. } = situation.costs;
+        let part_turn = if own.is_some() { link } else { turn };
+        let key = |worker: usize| match epoch.sampling[worker] {
+            0.0 => key,
+            samples => key + look + samples,
+        };
         for part in &mut parts {
-            part.work = turn + f64::from(part.keys) * key(part.worker);
+            part.work = part_turn + f64::from(part.keys) * key(part.worker);
         }
         self.clients[client].sent = self.now;
         self.clients[client].writes = sets_any;
         self.clients[client].parts = parts.len() as u32 + u32::from(own.is_some());
-        let half = situation.round_trip / 2.0;
         if let Some(worker) = own {
             let links = parts.len() as f64;
             let first = Job {
                 worker,
                 what: What::Turn { client },
-                work: TURN + f64::from(batch) * key(worker) + links * LINK,
+                work: turn + f64::from(batch) * key(worker) + links * link,
                 keys: batch,
                 asks: first_asks,
                 writes: first_writes,
             };
             self.clients[client].forwards = parts;
-            self.post(first, half);
+            self.ask(epoch, first, own_server);
         } else {
-            parts.into_iter().for_each(|part| self.post(part, half));
+            parts.into_iter().for_each(|part| self.ask(epoch, part, None));
         }
+    }
+
+    /// Who asks for many clients is busy with one part after the other.
+    fn ask(&mut self, epoch: &Epoch<'_>, part: Job, server: Option<usize>) {
+        let Costs { client, client_key, .. } = epoch.situation.costs;
+        let busy_until = &mut self.askers[server.map_or(0, |server| 1 + server)];
+        *busy_until = busy_until.max(self.now) + client + f64::from(part.keys) * client_key;
+        let delay = *busy_until - self.now + epoch.situation.round_trip / 2.0;
+        self.post(part, delay);
     }
 }
 

@@ -1,6 +1,5 @@
 //! What comes of an answer: leases come and go, shadows are told of writes, and in atomic mode let go first.
 
-use super::super::network::{KEY, LINK};
 use super::super::placement::Writes;
 use super::copies::Slots;
 use super::{Epoch, Event, Events, Job, Round, What, each};
@@ -15,7 +14,7 @@ impl Events {
             // What a shadow has let go of is asked of the home.
             Some((home, asks)) => {
                 let what = What::Part { client };
-                let work = LINK + KEY;
+                let work = epoch.situation.costs.link + epoch.situation.costs.key;
                 let job = Job { worker: home, what, work, keys: 1, asks, writes: 0 };
                 self.post(job, epoch.situation.round_trip);
             }
@@ -80,7 +79,7 @@ impl Events {
         copied.silent = copied.places.len() - 1;
         let (home, shadows) = (copied.places[0], copied.places[1..].to_vec());
         // Telling is work, too.
-        let work = LINK / 2.0 * shadows.len() as f64;
+        let work = epoch.situation.costs.link / 2.0 * shadows.len() as f64;
         for shadow in shadows {
             self.say(epoch, shadow, What::Told { slot });
         }
@@ -89,7 +88,8 @@ impl Events {
     }
 
     pub(super) fn say(&mut self, epoch: &Epoch<'_>, worker: usize, what: What) {
-        let job = Job { worker, what, work: LINK / 2.0, keys: 0, asks: 0, writes: 0 };
+        let work = epoch.situation.costs.link / 2.0;
+        let job = Job { worker, what, work, keys: 0, asks: 0, writes: 0 };
         self.post(job, epoch.situation.round_trip / 2.0);
     }
 
