@@ -13,21 +13,12 @@ pub struct Costs {
     /// By events, the one thread that asks for all smart clients, or for a server's ordinary ones: for each part of a request, and each key.
     pub client: f64,
     pub client_key: f64,
-    /// By events, a key of a worker whose server looks for hot ones, beside what samples cost.
-    pub look: f64,
 }
 
 impl Costs {
     /// As workers count them: `worker/observing/load.rs`.
-    pub const MODELLED: Costs = Costs {
-        turn: 5e-6,
-        key: 0.25e-6,
-        link: 3e-6,
-        wake: 0.0,
-        client: 0.0,
-        client_key: 0.0,
-        look: 0.0,
-    };
+    pub const MODELLED: Costs =
+        Costs { turn: 5e-6, key: 0.25e-6, link: 3e-6, wake: 0.0, client: 0.0, client_key: 0.0 };
 }
 
 impl Default for Costs {
@@ -56,9 +47,6 @@ pub struct CostArgs {
     /// And for each key.
     #[arg(long, value_name = "US", default_value_t = 1e6 * Costs::MODELLED.client_key)]
     client_key_us: f64,
-    /// By events, for each key of a server that looks for hot ones, beside its samples.
-    #[arg(long, value_name = "US", default_value_t = 1e6 * Costs::MODELLED.look)]
-    look_us: f64,
 }
 
 impl CostArgs {
@@ -71,7 +59,6 @@ impl CostArgs {
             wake: self.wake_us / 1e6,
             client: self.client_us / 1e6,
             client_key: self.client_key_us / 1e6,
-            look: self.look_us / 1e6,
         }
     }
 }

@@ -265,7 +265,7 @@ mod tests {
     use mbal_random::Random;
 
     use super::super::demand::HotKey;
-    use super::super::situation::Clients;
+    use super::super::situation::{Clients, Names};
     use super::*;
 
     /// Three servers of a worker each, unequal ones, and clients that keep them busy.
@@ -282,6 +282,9 @@ mod tests {
             clients: Clients { smart: 200.0, ordinary: vec![0.0; 3], think: 0.0, is_open: false },
             round_trip: 1e-4,
             cachelet_bytes: 1 << 20,
+            costs: Costs::MODELLED,
+            names: Names::Drawn,
+            quotas: None,
         }
     }
 

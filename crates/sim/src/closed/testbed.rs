@@ -151,3 +151,34 @@ fn came(trial: &Trial) -> String {
     });
     format!(",{keys:.0},{busiest:.4},{:.3}", 1e6 * work / keys)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::costs::Costs;
+    use super::*;
+
+    #[test]
+    fn what_is_played_fits_on_the_testbed_and_has_as_many_hot_keys() {
+        let args = TestbedArgs { testbed: Some(0.8), seconds: 30, trip_us: 100.0, quota_ms: None };
+        let drawn = (1..=300).map(|seed| Situation::draw(seed, Costs::MODELLED));
+        let played: Vec<Situation> = drawn.filter_map(|one| args.played(one)).collect();
+        assert!(played.len() >= 10, "{}", played.len());
+        let mut hot_sets = 0;
+        for one in &played {
+            assert!(one.servers <= SERVERS_MAX && one.workers <= WORKERS_MAX, "{one:?}");
+            assert!((one.speeds.iter().sum::<f64>() - 0.8).abs() < 1e-9, "{one:?}");
+            let clients = one.clients.smart + one.clients.ordinary.iter().sum::<f64>();
+            let most = CLIENTS_MAX * one.all_workers() as f64 + one.servers as f64;
+            assert!(clients <= most, "{one:?}");
+            let Law::HotSet { keys, .. } = one.shifts[0].law else { continue };
+            // As `mbal bench` reads it: OPS:KEYS, and rounds down.
+            let flags = flags(one);
+            let hotspot = flags.split(' ').skip_while(|word| *word != "--hotspot").nth(1);
+            let percent = hotspot.and_then(|word| word.split_once(':')?.1.parse::<f64>().ok());
+            let hot = f64::from(one.keys) * percent.expect("a hot set has a part") / 100.0;
+            assert_eq!(hot.floor(), (f64::from(one.keys) * keys).ceil(), "{flags}");
+            hot_sets += 1;
+        }
+        assert!(hot_sets > 0);
+    }
+}

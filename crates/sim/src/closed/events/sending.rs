@@ -66,12 +66,9 @@ impl Events {
             let (what, asks) = (What::Part { client }, 1 << slot);
             add_key(&mut parts, Job { worker, what, work: 0.0, keys: 1, asks, writes: 0 });
         }
-        let Costs { turn, key, link, look, .. } = situation.costs;
+        let Costs { turn, key, link, .. } = situation.costs;
         let part_turn = if own.is_some() { link } else { turn };
-        let key = |worker: usize| match epoch.sampling[worker] {
-            0.0 => key,
-            samples => key + look + samples,
-        };
+        let key = |worker: usize| key + epoch.sampling[worker];
         for part in &mut parts {
             part.work = part_turn + f64::from(part.keys) * key(part.worker);
         }
