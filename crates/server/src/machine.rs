@@ -44,7 +44,12 @@ pub fn cpu_quota_us() -> Option<(u64, u64)> {
 
 /// What this process may use of the CPU, by the tightest quota of its control group and of those around it. It may change at any time.
 pub(crate) fn cpu_quota() -> Option<Quota> {
-    group_quota(|path: &Path| fs::read_to_string(path).ok())
+    group_quota("self", |path: &Path| fs::read_to_string(path).ok())
+}
+
+/// The same of the calling thread, which may be in a control group of its own.
+pub(crate) fn thread_cpu_quota() -> Option<Quota> {
+    group_quota("thread-self", |path: &Path| fs::read_to_string(path).ok())
 }
 
 fn told(read: impl Fn(&Path) -> Option<String> + Copy, limit: Option<u64>) -> String {
@@ -69,7 +74,7 @@ fn machine(read: impl Fn(&Path) -> Option<String>) -> Option<Memory> {
 
 /// The least limit of the process's control group and of those around it, in either version of them.
 fn group_limit(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let limits = groups(&read, "memory").into_iter().filter_map(|(version, group)| {
+    let limits = groups("self", &read, "memory").into_iter().filter_map(|(version, group)| {
         let file = match version {
             Version::First => "memory.limit_in_bytes",
             Version::Second => "memory.max",
@@ -80,8 +85,9 @@ fn group_limit(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     limits.filter(|bytes| *bytes < 1 << 60).min()
 }
 
-fn group_quota(read: impl Fn(&Path) -> Option<String>) -> Option<Quota> {
-    let quotas = groups(&read, "cpu").into_iter().filter_map(|(version, group)| {
+/// `whose`: its folder in `/proc`.
+fn group_quota(whose: &str, read: impl Fn(&Path) -> Option<String>) -> Option<Quota> {
+    let quotas = groups(whose, &read, "cpu").into_iter().filter_map(|(version, group)| {
         let number = |text: &str| text.trim().parse::<u64>().ok();
         match version {
             Version::First => {
@@ -105,9 +111,13 @@ enum Version {
     Second,
 }
 
-/// Folders of the process's control group and of those around it, which may have this controller.
-fn groups(read: impl Fn(&Path) -> Option<String>, controller: &str) -> Vec<(Version, PathBuf)> {
-    let listed = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+/// Folders of somebody's control group and of those around it, which may have this controller.
+fn groups(
+    whose: &str,
+    read: impl Fn(&Path) -> Option<String>,
+    controller: &str,
+) -> Vec<(Version, PathBuf)> {
+    let listed = read(&Path::new("/proc").join(whose).join("cgroup")).unwrap_or_default();
     let folders = listed.lines().flat_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (version, root) = match parts.next() {
@@ -173,8 +183,8 @@ mod tests {
             ("/sys/fs/cgroup/pods/cpu.max", "1000 20000\n"),
             ("/sys/fs/cgroup/cpu.max", "max 100000\n"),
         ];
-        assert_eq!(group_quota(files(&second)), Quota::of(1_000, 20_000));
-        assert_eq!(group_quota(files(&second[..2])), Quota::of(50_000, 100_000));
+        assert_eq!(group_quota("self", files(&second)), Quota::of(1_000, 20_000));
+        assert_eq!(group_quota("self", files(&second[..2])), Quota::of(50_000, 100_000));
         let first = [
             ("/proc/self/cgroup", "5:cpuset:/y\n4:cpu,cpuacct:/x\n0::/\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
@@ -182,7 +192,11 @@ mod tests {
             ("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "2000\n"),
             ("/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "40000\n"),
         ];
-        assert_eq!(group_quota(files(&first)), Quota::of(2_000, 40_000));
-        assert_eq!(group_quota(files(&first[..3])), None);
+        assert_eq!(group_quota("self", files(&first)), Quota::of(2_000, 40_000));
+        assert_eq!(group_quota("self", files(&first[..3])), None);
+        let thread = [("/proc/thread-self/cgroup", "4:cpu,cpuacct:/x\n")];
+        let files_of_thread = [&first[1..], &thread].concat();
+        let quota = |whose| group_quota(whose, files(&files_of_thread));
+        assert_eq!([quota("self"), quota("thread-self")], [None, Quota::of(2_000, 40_000)]);
     }
 }

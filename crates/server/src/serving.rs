@@ -617,9 +617,12 @@ fn work(
             Event::Rests { .. } | Event::Unseen { .. } => {
                 return worker.borrow_mut().handle(last.1, event, actions);
             }
-            Event::Tick if index == 0 => {
-                observe_cpu(shared);
-                shared.has_quota(machine::cpu_quota());
+            Event::Tick => {
+                shared.worker_has_quota(id.0, machine::thread_cpu_quota());
+                if index == 0 {
+                    observe_cpu(shared);
+                    shared.has_quota(machine::cpu_quota());
+                }
             }
             _ => {}
         }

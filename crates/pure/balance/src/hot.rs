@@ -11,8 +11,10 @@ use mbal_sketch::Rates;
 use crate::balls::{Demand, Prediction, Threshold, choose_threshold, copies_threshold};
 
 mod backoff;
+mod one_machine;
 
 pub use backoff::CopyBackoff;
+pub use one_machine::{Effort, OneMachine};
 
 /// What a copy is to answer at least, as a part of what a server answers on average: below it, its upkeep is more than it helps.
 pub const COPY_WORTH: f64 = 0.02;

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use mbal_balance::hot::CopyBackoff;
+use mbal_balance::hot::{CopyBackoff, Effort};
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
 use mbal_model::{Instant, Key, Prefix, ServerId};
 use mbal_replica::{Grant, Held, Hold, HoldWhat, MARK, Newborn, Terms};
@@ -65,6 +65,10 @@ pub(crate) struct Copies {
     trackers: Box<[Mutex<ranks::Heat, Heat>]>,
     /// By worker: its own load says that it is a hotspot.
     hotspots: Box<[AtomicBool]>,
+    /// By worker: a quota holds it back.
+    quotas: Box<[AtomicBool]>,
+    /// By worker: it fills its core or its quota; or nobody knows.
+    limited: Box<[AtomicBool]>,
     /// Phase 2 is on: hot keys are looked for less.
     samples_less: AtomicBool,
     pub newborns: Newborns,
@@ -75,9 +79,12 @@ const SHADOW_PART: (u32, u32) = (3, 4);
 
 impl Copies {
     pub fn new(workers: u16) -> Copies {
+        let flags = |is| (0..workers).map(|_| AtomicBool::new(is)).collect();
         Copies {
             trackers: (0..workers).map(|_| Mutex::default()).collect(),
-            hotspots: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            hotspots: flags(false),
+            quotas: flags(false),
+            limited: flags(true),
             ..Copies::default()
         }
     }
@@ -110,6 +117,21 @@ impl Copies {
     /// Phase 2 is on.
     pub fn sample_less(&self, is_on: bool) {
         self.samples_less.store(is_on, Relaxed);
+    }
+
+    /// Whether a quota lets a worker have less than its core.
+    pub fn has_quota(&self, worker: u16, has: bool) {
+        self.quotas[usize::from(worker)].store(has, Relaxed);
+    }
+
+    /// What the workers have shown of late.
+    pub fn effort(&self) -> Effort {
+        let busy = || self.hotspots.iter().zip(&self.limited).filter(|(one, _)| one.load(Relaxed));
+        Effort {
+            is_busy: busy().next().is_some(),
+            is_limited: busy().any(|(_, limited)| limited.load(Relaxed)),
+            has_copies: !self.homes.is_empty(),
+        }
     }
 
     /// How often a key of this server got copies.

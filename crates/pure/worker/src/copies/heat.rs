@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mbal_balance::hot::own_threshold;
+use mbal_balance::hot::{OneMachine, own_threshold};
 use mbal_model::{Instant, Key, ServerId};
 use mbal_sketch::{Access, HotKeys, KeyRates, Rates};
 
@@ -65,6 +65,8 @@ const WANTED_MAX: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Heats {
     by_worker: BTreeMap<u16, Told>,
+    /// Of a cluster on one machine.
+    pub one_machine: OneMachine,
     wanted: BTreeMap<u64, BTreeMap<ServerId, Instant>>,
 }
 

@@ -9,6 +9,7 @@ use mbal_sketch::KeyRates;
 
 use crate::copies::{CopiesHere, HotHome, HotMode, HotTerms};
 use crate::event::Event;
+use crate::moving::quota::Quota;
 use crate::shared::Shared;
 use crate::time::Now;
 
@@ -21,6 +22,13 @@ impl Shared {
     /// True if a key's cachelet has begun empty, and serves nothing yet: copies of an earlier owner may be read still.
     pub fn is_newborn(&self, hash: u64, now: Now) -> bool {
         self.copies.newborns.any() && self.copies.newborns.is_newborn(hash, now.instant())
+    }
+
+    /// Whether a quota lets a worker have less than a core of its own.
+    pub fn worker_has_quota(&self, worker: u16, quota: Option<Quota>) {
+        let workers = self.settings.workers;
+        self.copies
+            .has_quota(worker, quota.is_some_and(|quota| quota.cores() < f64::from(workers)));
     }
 
     /// T as it holds here: the coordinator's, or this server's own.

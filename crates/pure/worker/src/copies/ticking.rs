@@ -26,6 +26,10 @@ const HEAT_EPOCH: Duration = Duration::from_millis(200);
 const COPIES_EVERY: Duration = Duration::from_millis(20);
 /// The load from which on a worker looks for hot keys.
 const HOTSPOT: f64 = 0.5;
+/// A worker that runs for so much of the time fills its core.
+const FILLS_CORE: f64 = 0.9;
+/// The newest look's part in how much a worker runs: the kernel's account is read every 50 ms.
+const RAN_SMOOTHING: f64 = 0.3;
 /// Keys of one server with copies.
 const HOT_KEYS_MAX: usize = 512;
 
@@ -36,6 +40,9 @@ pub(crate) struct Ticks {
     are_set: bool,
     heat_at: Instant,
     busy_ns: u64,
+    ran_ns: u64,
+    /// The part of the time in which it has run of late.
+    ran: f64,
 }
 
 impl Ticks {
@@ -92,16 +99,22 @@ impl Ticks {
         let (worker, now) = (sends.here.owner.worker, sends.here.now);
         let counters = shared.counters(worker.0.into());
         let elapsed = now.instant() - self.heat_at;
-        let busy_ns = counters.busy_ns.get();
+        let (busy_ns, ran_ns) = (counters.busy_ns.get(), counters.ran_ns.get());
         let load = (busy_ns - self.busy_ns) as f64 / elapsed.as_nanos() as f64;
+        let ran = (ran_ns - self.ran_ns) as f64 / elapsed.as_nanos() as f64;
         let copies = &shared.copies;
         if self.heat_at == Instant::ZERO {
             copies.heat(worker.0).end_epoch(1.0, |_| false);
-            (self.heat_at, self.busy_ns) = (now.instant(), busy_ns);
+            (self.heat_at, self.busy_ns, self.ran_ns) = (now.instant(), busy_ns, ran_ns);
             return;
         }
-        (self.heat_at, self.busy_ns) = (now.instant(), busy_ns);
-        copies.hotspots[usize::from(worker.0)].store(load >= HOTSPOT, Relaxed);
+        (self.heat_at, self.busy_ns, self.ran_ns) = (now.instant(), busy_ns, ran_ns);
+        self.ran += RAN_SMOOTHING * (ran - self.ran);
+        let at = usize::from(worker.0);
+        copies.hotspots[at].store(load >= HOTSPOT, Relaxed);
+        // Not every kernel says for how long it has run.
+        let is_limited = copies.quotas[at].load(Relaxed) || ran == 0.0 || self.ran >= FILLS_CORE;
+        copies.limited[at].store(is_limited, Relaxed);
         let rate = shared.hot_sample(now.second, worker);
         if sampler.rate() != rate {
             sampler.set_rate(rate);
@@ -115,14 +128,20 @@ impl Ticks {
             let now = now.instant();
             let (sum, lately, own) = (heats.sum(), heats.told(), heats.own_threshold());
             let wanted = heats.wanted(now);
+            let effort = copies.effort();
+            heats.one_machine.look(effort, now);
+            let relieves = heats.one_machine.relieves(now);
             drop(heats);
-            let is_hotspot = copies.hotspots.iter().any(|hotspot| hotspot.load(Relaxed));
-            if copies.mode() == HotMode::Off {
-                return;
-            }
+            let is_hotspot = effort.is_busy;
+            let relieves = match copies.mode() {
+                HotMode::Off => return,
+                // Who has chosen it wants copies.
+                HotMode::Async => true,
+                HotMode::Atomic => relieves || !shared.map.is_on_one_machine(),
+            };
             let (here, others) = sum.into_iter().partition(|(hash, _)| is_here(shared, *hash));
             want(shared, sends, others, own, is_hotspot);
-            let epoch = Epoch { rates: here, lately, own, wanted, is_hotspot, seconds };
+            let epoch = Epoch { rates: here, lately, own, wanted, is_hotspot, relieves, seconds };
             decide(shared, &sends.here, epoch);
         }
     }
@@ -142,6 +161,8 @@ struct Epoch {
     /// By key, the servers that want copies.
     wanted: BTreeMap<u64, Vec<ServerId>>,
     is_hotspot: bool,
+    /// Copies may relieve this server. Those that others want relieve them: they need not ask for each read.
+    relieves: bool,
     seconds: f64,
 }
 
@@ -164,7 +185,7 @@ fn want(shared: &Shared, sends: &mut Sends<'_>, others: RatesByKey, own: f64, is
 
 /// Which keys have copies from now on, and how many.
 fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
-    let Epoch { mut rates, lately, own, wanted, is_hotspot, seconds } = epoch;
+    let Epoch { mut rates, lately, own, wanted, is_hotspot, relieves, seconds } = epoch;
     let copies = &shared.copies;
     let servers: Vec<ServerId> = {
         let mut all = shared.map.others();
@@ -202,8 +223,14 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
             copies: one.home.shadows().count(),
             is_wanted: wanted.contains_key(&hash),
         };
-        match one.upkeep.look(&policy, &seen) {
+        let verdict = one.upkeep.look(&policy, &seen);
+        if !relieves && !seen.is_wanted {
+            one.cools();
+            return;
+        }
+        match verdict {
             Verdict::Copies(count) if count - 1 > seen.copies || seen.is_wanted => {
+                let count = if relieves { count } else { 1 };
                 let key = Key::new(&one.key).expect("it was a key");
                 for (suffix, server) in places(&key, count - 1) {
                     one.home.widen(suffix, server);
@@ -221,7 +248,8 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
     if servers.len() < 2 || here.lapsed {
         return;
     }
-    let is_hot = |hash: u64| is_hotspot || wanted.contains_key(&hash);
+    let heats_home = is_hotspot && relieves;
+    let is_hot = |hash: u64| heats_home || wanted.contains_key(&hash);
     for (hash, KeyRates { key: name, rates }) in rates.into_iter().filter(|one| is_hot(one.0)) {
         if keys >= HOT_KEYS_MAX {
             break;
@@ -242,7 +270,7 @@ fn decide(shared: &Shared, here: &Here, epoch: Epoch) {
                 .store
                 .read(&key, here.now.second, false, &mut nothing, |view, _| view.value_bytes());
         let Some(value_bytes) = value_bytes else { continue };
-        let count = match is_hotspot {
+        let count = match heats_home {
             true => policy.copies_for_new(&rates, lately, value_bytes),
             false => 1,
         };

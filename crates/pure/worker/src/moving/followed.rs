@@ -9,7 +9,9 @@ use std::sync::atomic::{
 
 use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Chain, Cluster, ClusterMap, Difference, Owner, ServerId, WorkerId};
+use mbal_model::{
+    Address, Addresses, Chain, Cluster, ClusterMap, Difference, Owner, ServerId, WorkerId,
+};
 
 /// Of what has changed from map to map, for clients: servers and cachelets.
 const CHANGES_MAX: usize = 16 << 10;
@@ -88,6 +90,19 @@ impl FollowedMap {
         let named = cluster.servers.keys().copied();
         let others: BTreeSet<ServerId> = owners.chain(named).filter(|one| one != here).collect();
         others.into_iter().collect()
+    }
+
+    /// All servers listen at one address, by different ports, for clients and for each other.
+    pub fn is_on_one_machine(&self) -> bool {
+        let Some((_, cluster)) = self.cluster() else { return false };
+        let host = |address: &Address| {
+            let is_open = address.ip().is_some_and(|ip| ip.is_unspecified());
+            (!is_open).then(|| address.host.clone())
+        };
+        let hosts = |one: &Addresses| Some((host(&one.client)?, host(one.link.as_ref()?)?));
+        let mut all = cluster.servers.values().map(hosts);
+        let Some(Some(first)) = all.next() else { return false };
+        all.all(|other| other.as_ref() == Some(&first))
     }
 
     /// A map of the cluster, unless a newer one is known. `make`: see [`FollowedMap::settle`].

@@ -52,6 +52,11 @@ impl Quota {
         if share(other, self) < share(self, other) { other } else { self }
     }
 
+    /// Of CPU time in as much time.
+    pub(crate) fn cores(self) -> f64 {
+        f64::from(self.quota_micros) / f64::from(self.period_micros)
+    }
+
     /// Whether the first use of a huge page is no more than a small part of it.
     fn bears_huge_pages(self) -> bool {
         Duration::from_micros(self.quota_micros.into()) >= HUGE_PAGE * HUGE_PAGES_BORNE

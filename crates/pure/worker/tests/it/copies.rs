@@ -13,8 +13,8 @@ use mbal_model::{
 use mbal_replica::HomeState;
 use mbal_wire::PeerRequest;
 use mbal_worker::{
-    Action, Actions, ConnId, Event, HotMode, HotTerms, Now, Settings, Shared, Ticket, Ticketed,
-    Worker,
+    Action, Actions, ConnId, Event, HotMode, HotTerms, Now, Quota, Settings, Shared, Ticket,
+    Ticketed, Worker,
 };
 
 use crate::rig::START;
@@ -41,15 +41,18 @@ fn id_of(server: u16) -> ServerId {
     ServerId(server + 1)
 }
 
-/// All servers; the first `owning` have all cachelets.
+/// All servers, on one machine; the first `owning` have all cachelets.
 fn cluster(owning: u16, version: u64) -> Arc<Cluster> {
+    cluster_at(owning, version, |server| Address::at([127, 0, 0, 1].into(), 11_211 + server))
+}
+
+fn cluster_at(owning: u16, version: u64, address: impl Fn(u16) -> Address) -> Arc<Cluster> {
     let owners = Prefix::equal(2)
         .zip(0..)
         .map(|(prefix, nth)| (prefix, Owner { server: id_of(nth % owning), worker: WorkerId(0) }));
     let map = ClusterMap::new(version, owners.collect()).expect("they cover all");
-    let address = |server: u16| Address::at([127, 0, 0, 1].into(), 11_211 + server);
     let addresses = |server: u16| Addresses {
-        link: Some(address(100 + server)),
+        link: Some(address(server)),
         client: address(server),
         workers: Vec::new(),
         resolved: None,
@@ -104,6 +107,14 @@ impl Net {
             net.event(server, Event::Tick);
         }
         net
+    }
+
+    /// All servers follow a map.
+    fn map(&mut self, cluster: Arc<Cluster>) {
+        for server in 0..SERVERS {
+            let cluster = Arc::clone(&cluster);
+            self.event(server, Event::Mapped { here: id_of(server), cluster });
+        }
     }
 
     fn lease_now(&self) -> Instant {
@@ -364,6 +375,48 @@ fn a_server_that_is_not_busy_copies_nothing() {
         net.pass(20);
     }
     assert_eq!((net.state(0, &key), copies(&net)), (None, BTreeMap::new()));
+}
+
+/// The key's home is busy for so long, in which its thread runs for a part of the time.
+fn runs(net: &mut Net, key: &str, part: f64, millis: u64) {
+    for _ in 0..millis / 200 {
+        net.read_often(key, 0, 200);
+        let ran_ns = (part * 2e8) as u64;
+        net.event(0, Event::Unseen { busy_ns: 0, delay_ns: 0, ran_ns });
+    }
+}
+
+#[test]
+fn copies_on_one_machine_go_unless_their_home_fills_its_core_or_a_quota() {
+    let ends = |mode, part: f64, quota: Option<Quota>, elsewhere: bool| {
+        let (mut net, key) = hot(mode);
+        if elsewhere {
+            let elsewhere = |server| Address::at([10, 0, 0, server as u8].into(), 11_211);
+            net.map(cluster_at(SERVERS, 2, elsewhere));
+        }
+        net.shared[0].worker_has_quota(0, quota);
+        runs(&mut net, &key, part, 1_600);
+        assert_eq!(net.state(0, &key), Some(HomeState::Hot), "it takes two seconds");
+        runs(&mut net, &key, part, 2_000);
+        net.state(0, &key).is_none()
+    };
+    let (none, tenth, two) = (None, Quota::of(1_000, 10_000), Quota::of(200_000, 100_000));
+    assert!(ends(HotMode::Atomic, 0.5, none, false));
+    assert!(ends(HotMode::Atomic, 0.5, two, false), "more than its core");
+    assert!(!ends(HotMode::Atomic, 1.0, none, false));
+    assert!(!ends(HotMode::Atomic, 0.1, tenth, false));
+    assert!(!ends(HotMode::Atomic, 0.5, none, true));
+    assert!(!ends(HotMode::Async, 0.5, none, false), "somebody has asked for copies");
+}
+
+#[test]
+fn who_forwards_a_key_has_a_copy_on_one_machine_too() {
+    let (mut net, key) = hot(HotMode::Atomic);
+    for _ in 0..20 {
+        net.send_often(&format!("mg {key} v\r\n"), 1, 200);
+        runs(&mut net, &key, 0.5, 200);
+    }
+    assert_eq!(net.state(0, &key), Some(HomeState::Hot));
 }
 
 #[test]
