@@ -8,10 +8,12 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{CLASSES, Seconds};
 
 use crate::access::Access;
+use crate::apart::Apart;
 use crate::classes::class_of;
 use crate::item::Item;
 use crate::pages::Pages;
 use crate::policy;
+use crate::shim::{AtomicU32, Ordering::*};
 use crate::sync::SpinLock;
 
 /// By class, the age below which an item is chosen, at a moment of this server's clock.
@@ -85,22 +87,30 @@ impl Keep {
 }
 
 /// What of the pages that are full by now makes room for what arrives, if policy does not say so alone.
-pub struct Kept(SpinLock<ranks::Keep, Option<Arc<Keep>>>);
+pub struct Kept {
+    /// Whether anything is: most often nothing is, and who cleans a page does not lock for that.
+    any: AtomicU32,
+    keep: Apart<SpinLock<ranks::Keep, Option<Arc<Keep>>>>,
+}
 
 impl Kept {
     pub fn nothing() -> Kept {
-        Kept(SpinLock::new(None))
+        Kept { any: AtomicU32::new(0), keep: Apart(SpinLock::new(None)) }
     }
 
     /// `until`: the order of the page that was sealed last.
     pub fn set(&self, age_thresholds: AgeThresholds, until: u64) {
-        let mut keep = self.0.lock();
+        let mut keep = self.keep.lock();
         if keep.as_ref().is_none_or(|before| before.age_thresholds != age_thresholds) {
             *keep = Some(Arc::new(Keep { age_thresholds, until }));
+            self.any.store(1, Release);
         }
     }
 
     pub fn get(&self) -> Option<Arc<Keep>> {
-        self.0.lock().clone()
+        if self.any.load(Acquire) == 0 {
+            return None;
+        }
+        self.keep.lock().clone()
     }
 }

@@ -4,6 +4,7 @@
 //! many pages there may be.
 
 use crate::access::ERAS;
+use crate::apart::Apart;
 use crate::policy::ERAS_PER_TURN;
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -14,7 +15,7 @@ const LONG_SHIFT: u32 = 16;
 
 pub struct Eras {
     /// Pages sealed so far, by anybody.
-    seals: AtomicU64,
+    seals: Apart<AtomicU64>,
     /// How long values are, see [`Eras::wrote_long`].
     long: AtomicU64,
     /// Main pages are not judged before so many have been sealed: items came from another server.
@@ -31,7 +32,7 @@ pub fn seals_per_era(limit: u32) -> u64 {
 impl Eras {
     pub fn new() -> Eras {
         Eras {
-            seals: AtomicU64::new(0),
+            seals: Apart(AtomicU64::new(0)),
             long: AtomicU64::new(0),
             judged_from: AtomicU64::new(0),
             now: AtomicU32::new(0),

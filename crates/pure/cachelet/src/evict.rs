@@ -2,10 +2,12 @@
 
 use std::cmp::Reverse;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use mbal_locks::ranks;
 use mbal_model::Seconds;
 
+use crate::apart::Apart;
 use crate::cachelet::Cachelet;
 use crate::cachelets::Cachelets;
 use crate::locked::Locked;
@@ -17,9 +19,15 @@ use crate::samples::next_victim;
 use crate::shim::{AtomicU32, Ordering::*};
 use crate::sync::SpinLock;
 
-/// Every so many evictions the oldest page of the whole server goes, whoever owns it: so memory
+/// Every so many pages a worker looks at what the others have. The oldest page of the whole server goes then, whoever owns it: so memory
 /// flows to the workers whose items live shortest.
 const TRADE_EVERY: u32 = 8;
+/// Where workers' oldest pages are of one age it looks less often, up to once in so many pages...
+const TRADE_SELDOM: u32 = 64;
+/// ...or in this part of its share, if that is less.
+const TRADE_PART: u32 = 32;
+/// Of one age is what differs by no more than one part in so many.
+const AGE_PART: u64 = 16;
 /// Dropped pages that are given back in one go, at a cache miss each: some ten microseconds.
 const GIVEN_BACK_AT_ONCE: usize = 64;
 /// Cleaned ahead of other workers' batches.
@@ -37,26 +45,60 @@ struct Begun {
 
 /// Cleans pages, a part of one at a time.
 pub struct Cleaner {
-    workers: Box<[OfWorker]>,
-    evictions: AtomicU32,
+    workers: Box<[Apart<OfWorker>]>,
 }
 
 struct OfWorker {
+    owned: SpinLock<ranks::Owned, Owned>,
     gauge: SpinLock<ranks::Gauge, Gauge>,
     /// The page that it has cleaned a part of.
     begun: SpinLock<ranks::Begun, Option<Begun>>,
     /// The second in which it last found no expired page.
     looked_for_expired: AtomicU32,
+    /// Pages that it cleans before it looks at what others have, and after that again.
+    pages_alone: AtomicU32,
+    trade_every: AtomicU32,
+}
+
+/// The cachelets of a worker, as they were when owners had changed so often.
+struct Owned {
+    changes: (u64, u32),
+    slots: Arc<[Slot]>,
+}
+
+impl Owned {
+    /// Of a time that has never been.
+    fn unknown() -> Owned {
+        Owned { changes: (u64::MAX, 0), slots: Arc::new([]) }
+    }
 }
 
 impl Cleaner {
     pub fn new(workers: usize) -> Cleaner {
-        let worker = || OfWorker {
-            gauge: SpinLock::new(Gauge::default()),
-            begun: SpinLock::new(None),
-            looked_for_expired: AtomicU32::new(0),
+        let worker = || {
+            Apart(OfWorker {
+                owned: SpinLock::new(Owned::unknown()),
+                gauge: SpinLock::new(Gauge::default()),
+                begun: SpinLock::new(None),
+                looked_for_expired: AtomicU32::new(0),
+                pages_alone: AtomicU32::new(0),
+                trade_every: AtomicU32::new(TRADE_EVERY),
+            })
         };
-        Cleaner { workers: (0..workers).map(|_| worker()).collect(), evictions: AtomicU32::new(0) }
+        Cleaner { workers: (0..workers).map(|_| worker()).collect() }
+    }
+
+    /// The cachelets of a worker. Others' are written by others with every page, and are not looked at for this.
+    pub fn owned(&self, all: &Cachelets, worker: usize) -> Arc<[Slot]> {
+        // Before the owners: one that changes meanwhile makes this list an old one.
+        let changes = (all.version(), all.slots.half_owners());
+        let mut owned = self.workers[worker].owned.lock();
+        if owned.changes != changes {
+            let of_worker = all.slots.used().filter(|cachelet| cachelet.front.owner() == worker);
+            let slots = of_worker.map(|cachelet| cachelet.front.slot).collect();
+            *owned = Owned { changes, slots };
+        }
+        owned.slots.clone()
     }
 
     /// Cleans a part of a page of a cachelet of `worker`, or of another; false if there is none to clean.
@@ -64,13 +106,18 @@ impl Cleaner {
         if give_back_dropped(all, worker, now) {
             return true;
         }
-        let mut cachelets = all.slots.used();
-        if let Some(cachelet) = cachelets.find(|c| c.front.aged.expires() <= now) {
-            if all.lock_for(worker, cachelet, now).clean_expired() {
-                return true;
-            }
+        let owned = self.owned(all, worker);
+        let own = || owned.iter().map(|&slot| all.at(slot));
+        if clean_expired_among(all, worker, now, own()) {
+            return true;
         }
-        if collect_spare(all, worker) {
+        let of_worker = &self.workers[worker];
+        let looks_around = of_worker.pages_alone.load(Relaxed) == 0 || !all.options().evict;
+        // It goes on looking until there is nothing more to be had for nothing.
+        if looks_around
+            && (clean_expired_among(all, worker, now, all.slots.used())
+                || collect_spare(all, worker))
+        {
             return true;
         }
         if !all.options().evict {
@@ -80,11 +127,9 @@ impl Cleaner {
         if self.go_on_cleaning(all, worker, now) {
             return true;
         }
-        let turn = self.evictions.fetch_add(1, Relaxed);
-        let of_all = turn % TRADE_EVERY == 0 || are_values_long(all);
-        let is_own = |cachelet: &Cachelet| cachelet.front.owner() == worker;
-        (!of_all && self.clean_among(all, worker, now, is_own))
-            || self.clean_among(all, worker, now, |_| true)
+        let trades = of_worker.is_to_trade(looks_around, all, own) || are_values_long(all);
+        (!trades && self.clean_among(all, worker, now, own))
+            || self.clean_among(all, worker, now, || all.slots.used())
     }
 
     /// Cleans another part of the page that `worker` has begun; false if that page is not the oldest any more.
@@ -105,16 +150,15 @@ impl Cleaner {
     }
 
     /// Cleans a part of the oldest page among these cachelets, for `worker` to use.
-    fn clean_among(
+    fn clean_among<'a, C: Iterator<Item = &'a Cachelet>>(
         &self,
-        all: &Cachelets,
+        all: &'a Cachelets,
         worker: usize,
         now: Seconds,
-        eligible: impl Fn(&Cachelet) -> bool,
+        cachelets: impl Fn() -> C,
     ) -> bool {
-        let cachelets = || all.slots.used().filter(|c| eligible(c));
         let gauge = &self.workers[worker].gauge;
-        let Victim { temper: first, window } = next_victim(all, gauge, now, cachelets);
+        let Victim { temper: first, window } = next_victim(all, gauge, now, &cachelets);
         let second = if first == Temper::New { Temper::Main } else { Temper::New };
         for temper in [first, second] {
             let age = |c: &&Cachelet| c.front.aged.oldest(temper);
@@ -139,7 +183,8 @@ impl Cleaner {
         if all.shared.pages.ttl_classes == 0 || looked_at.load(Relaxed) == now {
             return false;
         }
-        let mut owned = all.slots.used().filter(|c| c.front.owner() == worker);
+        let owned = self.owned(all, worker);
+        let mut owned = owned.iter().map(|&slot| all.at(slot));
         let found = owned.any(|cachelet| all.lock_for(worker, cachelet, now).clean_expired());
         if !found {
             looked_at.store(now, Relaxed);
@@ -162,6 +207,48 @@ impl Cleaner {
         }
         ControlFlow::Continue(())
     }
+}
+
+impl OfWorker {
+    /// A worker that cleans another page takes one of another's, if it `looks` and finds older ones there.
+    fn is_to_trade<'a, C: Iterator<Item = &'a Cachelet>>(
+        &self,
+        looks: bool,
+        all: &'a Cachelets,
+        own: impl Fn() -> C,
+    ) -> bool {
+        if !looks {
+            // Another's thread may be in this worker's cachelets: a page more or less does not matter.
+            self.pages_alone.store(self.pages_alone.load(Relaxed).saturating_sub(1), Relaxed);
+            return false;
+        }
+        let trades = [Temper::New, Temper::Main].into_iter().any(|temper| {
+            let age = |order: u64| all.shared.pages.eras.seals().saturating_sub(order);
+            let (own, of_all) = (oldest(own(), temper), oldest(all.slots.used(), temper));
+            own.is_none_or(|own| age(of_all.unwrap_or(own)) > age(own) + age(own) / AGE_PART)
+        });
+        let seldom = TRADE_SELDOM.min(share(&all.shared) / TRADE_PART).max(TRADE_EVERY);
+        let every = if trades { TRADE_EVERY } else { self.trade_every.load(Relaxed) * 2 };
+        self.trade_every.store(every.min(seldom), Relaxed);
+        self.pages_alone.store(every.min(seldom) - 1, Relaxed);
+        trades
+    }
+}
+
+/// The order of the oldest sealed page of this temper.
+fn oldest<'a>(cachelets: impl Iterator<Item = &'a Cachelet>, temper: Temper) -> Option<u64> {
+    cachelets.map(|c| c.front.aged.oldest(temper)).min().filter(|order| *order != u64::MAX)
+}
+
+/// Cleans a part of a page whose items are all dead by their deadline; false if none of these cachelets has one.
+fn clean_expired_among<'a>(
+    all: &Cachelets,
+    worker: usize,
+    now: Seconds,
+    mut cachelets: impl Iterator<Item = &'a Cachelet>,
+) -> bool {
+    let expired = cachelets.find(|c| c.front.aged.expires() <= now);
+    expired.is_some_and(|cachelet| all.lock_for(worker, cachelet, now).clean_expired())
 }
 
 /// Gives some of the pages that a flush has dropped to `worker`; false if there are none.

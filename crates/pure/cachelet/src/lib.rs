@@ -11,6 +11,7 @@
 //! Files are grouped below as they are best read. `sync` has the agreements between threads, and their proof.
 
 // What threads agree on, and what that needs assembly for.
+mod apart;
 mod copy;
 mod shim;
 mod sync;

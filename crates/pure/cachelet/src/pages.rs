@@ -1,7 +1,9 @@
 //! The pages of a store: their bytes, what is known of each, who has them, and in which order they were sealed.
 
-use std::alloc::{Layout, alloc_zeroed};
-use std::ptr::slice_from_raw_parts_mut;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::slice;
 
 use mbal_model::Seconds;
 
@@ -32,13 +34,14 @@ pub struct Pages {
     pub inline_bytes_max: usize,
     /// Logs by remaining time that this memory has room for.
     pub ttl_classes: usize,
-    all: Box<[Page]>,
+    all: Known,
     /// Cachelets with pages that a flush has dropped, and that are still to be given back.
     with_dropped: AtomicU32,
 }
 
-/// What is known of a page. Written under the lock of the cachelet that has the page.
-#[derive(Default)]
+/// What is known of a page. Written under the lock of the cachelet that has the page, with every item that comes or goes: so none shares
+/// a cache line with a page of another worker.
+#[repr(align(64))]
 pub struct Page {
     /// Sequence 0 of this page's items; readers load it too, to tell a cas.
     base: AtomicU64,
@@ -71,7 +74,7 @@ impl Pages {
             shift: bytes.trailing_zeros(),
             inline_bytes_max: bytes / INLINE_PER_PAGE,
             ttl_classes: (share / bytes / 16).min(TTL_CLASSES_MAX),
-            all: Page::untouched((memory.bytes() / bytes) as u32)?,
+            all: Known::untouched(memory.bytes() / bytes)?,
             pool: Pool::new(count, options.workers, chunk),
             eras: Eras::new(),
             with_dropped: AtomicU32::new(0),
@@ -138,23 +141,55 @@ impl Pages {
     }
 }
 
-impl Page {
-    /// A page's worth of nothing for each that there may ever be, untouched until it is. `None`: there is no
-    /// memory for so many.
-    fn untouched(pages: PageId) -> Option<Box<[Page]>> {
-        if cfg!(loom) {
-            return Some((0..pages).map(|_| Page::default()).collect());
-        }
-        let layout = Layout::array::<Page>(pages as usize).expect("32 bits of pages");
-        // SAFETY: the layout's size is not zero, since no memory is without pages.
-        let first = unsafe { alloc_zeroed(layout) }.cast::<Page>();
-        if first.is_null() {
-            return None;
-        }
-        // SAFETY: allocated with the very layout of this slice; zeroed integers are a page by default.
-        Some(unsafe { Box::from_raw(slice_from_raw_parts_mut(first, pages as usize)) })
-    }
+/// What is known of each page that there may ever be.
+struct Known {
+    first: NonNull<Page>,
+    pages: usize,
+    /// What came from the allocator.
+    whole: NonNull<u8>,
+    layout: Layout,
+}
 
+// SAFETY: it is nothing but the right to these pages, which threads may share.
+unsafe impl Send for Known {}
+// SAFETY: as above.
+unsafe impl Sync for Known {}
+
+impl Known {
+    /// Untouched until it is used. `None`: there is no memory for so many.
+    fn untouched(pages: usize) -> Option<Known> {
+        // Only at the allocator's own alignment does it leave fresh memory untouched; so pages are aligned here.
+        let bytes = (pages + 1) * size_of::<Page>();
+        let layout = Layout::from_size_align(bytes, 16).expect("32 bits of pages");
+        // SAFETY: the layout's size is not zero.
+        let whole = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let ahead = whole.as_ptr().align_offset(align_of::<Page>());
+        // SAFETY: the layout has room for one page more, and a page is as long as it is aligned.
+        let first = unsafe { whole.add(ahead) }.cast();
+        Some(Known { first, pages, whole, layout })
+    }
+}
+
+impl Deref for Known {
+    type Target = [Page];
+
+    #[inline(always)]
+    fn deref(&self) -> &[Page] {
+        // SAFETY: so many were allocated, and zeroed integers are a page by default.
+        unsafe { slice::from_raw_parts(self.first.as_ptr(), self.pages) }
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this very layout.
+        unsafe { dealloc(self.whole.as_ptr(), self.layout) }
+    }
+}
+
+const _: () = assert!(cfg!(loom) || size_of::<Page>() == 64, "a page's words are a cache line");
+
+impl Page {
     /// Without records, it is this log's.
     pub fn begin(&self, log: usize, base: u64) {
         self.base.store(base, Relaxed);

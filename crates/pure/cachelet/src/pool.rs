@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use mbal_locks::ranks;
 
+use crate::apart::Apart;
 use crate::shim::{AtomicU32, Ordering::*};
 use crate::sync::{Epochs, SpinLock};
 
@@ -36,11 +37,26 @@ impl Global {
 struct Local {
     free: Vec<PageId>,
     limbo: VecDeque<(u64, PageId)>,
+    /// Pages in limbo that have no stamp yet.
+    unstamped: Vec<PageId>,
 }
 
-#[repr(align(64))]
+impl Local {
+    fn waiting(&self) -> u32 {
+        (self.limbo.len() + self.unstamped.len()) as u32
+    }
+
+    fn stamp(&mut self, epochs: &Epochs) {
+        if !self.unstamped.is_empty() {
+            let stamp = epochs.stamp();
+            self.limbo.extend(self.unstamped.drain(..).map(|page| (stamp, page)));
+        }
+    }
+}
+
+#[repr(C)]
 struct WorkerPool {
-    /// Lengths of `free` and of `limbo`, for those who only look.
+    /// Lengths of `free` and of what waits in limbo, for those who only look.
     free: AtomicU32,
     waiting: AtomicU32,
     local: SpinLock<ranks::LocalPool, Local>,
@@ -49,40 +65,55 @@ struct WorkerPool {
 impl WorkerPool {
     fn tell(&self, local: &Local) {
         self.free.store(local.free.len() as u32, Relaxed);
-        self.waiting.store(local.limbo.len() as u32, Relaxed);
+        self.waiting.store(local.waiting(), Relaxed);
     }
+}
+
+/// What every request looks at, and who has locked `global` writes.
+struct Told {
+    /// So many pages may exist, page 0 among them.
+    limit: AtomicU32,
+    /// Pages that exist all the same.
+    surplus: AtomicU32,
+    /// Pages that `global` could give.
+    free: AtomicU32,
+    /// With fewer pages, those that wait counted, a worker makes room.
+    to_refill: AtomicU32,
 }
 
 pub struct Pool {
     epochs: Epochs,
-    /// So many pages may exist, page 0 among them; changed with `global` locked.
-    limit: AtomicU32,
-    /// Pages that exist all the same.
-    surplus: AtomicU32,
-    global: SpinLock<ranks::GlobalPool, Global>,
-    /// Pages that `global` could give.
-    global_free: AtomicU32,
-    workers: Box<[WorkerPool]>,
+    told: Apart<Told>,
+    global: Apart<SpinLock<ranks::GlobalPool, Global>>,
+    workers: Box<[Apart<WorkerPool>]>,
     /// Pages that a worker takes from the global pool at a time.
     chunk: u32,
 }
+
+/// Pages that a worker stamps at once, where it is not alone and its share is not small: all workers look at a stamp before their next
+/// batch.
+const STAMPED_AT_ONCE: u32 = 2;
+const SHARE_SMALL: u32 = 256;
 
 /// Pages that a surplus leaves to those who write.
 const SPARE: u32 = 2;
 
 impl Pool {
     pub fn new(limit: PageId, workers: usize, chunk: u32) -> Pool {
-        let worker = || WorkerPool {
-            free: AtomicU32::new(0),
-            waiting: AtomicU32::new(0),
-            local: SpinLock::new(Local::default()),
+        let worker = || {
+            let local = SpinLock::new(Local::default());
+            Apart(WorkerPool { free: AtomicU32::new(0), waiting: AtomicU32::new(0), local })
+        };
+        let told = Told {
+            limit: AtomicU32::new(limit),
+            surplus: AtomicU32::new(0),
+            free: AtomicU32::new(limit - 1),
+            to_refill: AtomicU32::new(0),
         };
         Pool {
             epochs: Epochs::new(workers),
-            limit: AtomicU32::new(limit),
-            surplus: AtomicU32::new(0),
-            global: SpinLock::new(Global { next: 1, ..Global::default() }),
-            global_free: AtomicU32::new(limit - 1),
+            told: Apart(told),
+            global: Apart(SpinLock::new(Global { next: 1, ..Global::default() })),
             workers: (0..workers).map(|_| worker()).collect(),
             chunk,
         }
@@ -100,28 +131,38 @@ impl Pool {
 
     /// Pages that may exist.
     pub fn limit(&self) -> PageId {
-        self.limit.load(Relaxed)
+        self.told.limit.load(Relaxed)
     }
 
     /// Pages that exist have to go before the limit holds: see [`Pool::take_surplus`].
     pub fn set_limit(&self, limit: PageId) {
         let global = self.global.lock();
-        self.limit.store(limit, Relaxed);
+        self.told.limit.store(limit, Relaxed);
         self.tell(&global);
+    }
+
+    /// With fewer pages of its own, those that wait counted, a worker makes room.
+    #[inline]
+    pub fn to_refill(&self) -> u32 {
+        self.told.to_refill.load(Relaxed)
+    }
+
+    pub fn set_to_refill(&self, pages: u32) {
+        self.told.to_refill.store(pages, Relaxed);
     }
 
     /// Publishes what `global` could give, and what there is too much of.
     fn tell(&self, global: &Global) {
         let (existing, limit) = (global.existing(), self.limit());
         let left = global.free.len() as u32 + limit.saturating_sub(existing);
-        self.global_free.store(left, Relaxed);
-        self.surplus.store(existing.saturating_sub(limit), Relaxed);
+        self.told.free.store(left, Relaxed);
+        self.told.surplus.store(existing.saturating_sub(limit), Relaxed);
     }
 
     /// Pages that exist beyond the limit.
     #[inline]
     pub fn surplus(&self) -> u32 {
-        self.surplus.load(Relaxed)
+        self.told.surplus.load(Relaxed)
     }
 
     /// A free page of the surplus, for [`Pool::returned`] once the system has its memory back.
@@ -140,7 +181,7 @@ impl Pool {
     /// Pages that [`Pool::take`] could give to `worker` without waiting.
     #[inline]
     pub fn available(&self, worker: usize) -> u32 {
-        self.workers[worker].free.load(Relaxed) + self.global_free.load(Relaxed)
+        self.workers[worker].free.load(Relaxed) + self.told.free.load(Relaxed)
     }
 
     /// Pages that somebody has, or that wait in limbo; a surplus is used.
@@ -151,7 +192,13 @@ impl Pool {
     /// Pages that nobody has, limbo not counted.
     pub fn unused(&self) -> u32 {
         self.workers.iter().map(|pool| pool.free.load(Relaxed)).sum::<u32>()
-            + self.global_free.load(Relaxed)
+            + self.told.free.load(Relaxed)
+    }
+
+    /// Pages that `worker` has taken back, and that other workers' batches may still see.
+    #[inline]
+    pub fn waiting(&self, worker: usize) -> u32 {
+        self.workers[worker].waiting.load(Relaxed)
     }
 
     pub fn take(&self, worker: usize) -> Option<PageId> {
@@ -187,10 +234,17 @@ impl Pool {
 
     /// Takes a page back whose last pointer has just been removed.
     pub fn release(&self, worker: usize, page: PageId) {
-        let stamp = self.epochs.stamp();
         let mut local = self.workers[worker].local.lock();
-        local.limbo.push_back((stamp, page));
+        local.unstamped.push(page);
+        if local.unstamped.len() as u32 >= self.stamped_at_once() {
+            local.stamp(&self.epochs);
+        }
         self.workers[worker].tell(&local);
+    }
+
+    fn stamped_at_once(&self) -> u32 {
+        let workers = self.workers.len() as u32;
+        if workers == 1 || self.limit() / workers < SHARE_SMALL { 1 } else { STAMPED_AT_ONCE }
     }
 
     /// [`Pool::release`] for many.
@@ -207,14 +261,14 @@ impl Pool {
         let pool = &self.workers[worker];
         let mut local = pool.local.lock();
         self.reap_into(&mut local);
-        if self.global_free.load(Relaxed) < self.global_low() {
+        if self.told.free.load(Relaxed) < self.global_low() {
             let keep = self.worker_high().max(self.chunk) as usize;
             if local.free.len() > 2 * keep {
                 self.give(local.free.drain(keep..));
             }
         }
         pool.tell(&local);
-        local.limbo.len() as u32
+        local.waiting()
     }
 
     /// True if [`Pool::collect`] may find something.
@@ -236,7 +290,10 @@ impl Pool {
         }
     }
 
-    fn give(&self, pages: impl Iterator<Item = PageId>) {
+    fn give(&self, pages: impl ExactSizeIterator<Item = PageId>) {
+        if pages.len() == 0 {
+            return;
+        }
         let mut global = self.global.lock();
         global.free.extend(pages);
         self.tell(&global);
@@ -253,6 +310,7 @@ impl Pool {
     }
 
     fn reap_into(&self, local: &mut Local) {
+        local.stamp(&self.epochs);
         while let Some(&(stamp, page)) = local.limbo.front() {
             if !self.epochs.passed(stamp) {
                 break;

@@ -12,6 +12,8 @@ const PAGES_OF_A_WRITE: u32 = 2;
 /// With no more every write cleans a part of a page, so that none has to clean a whole one: those two, and two that
 /// writes may open meanwhile.
 pub const PAGES_AHEAD_OF_A_WRITE: u32 = PAGES_OF_A_WRITE + 2;
+/// Of workers that wait for each other's batches: so many that a batch is over when its pages are needed.
+const PAGES_AHEAD_OF_BATCHES: u32 = PAGES_AHEAD_OF_A_WRITE + 4;
 
 /// That an item of so many bytes may need. A page's end may be lost with every piece.
 #[inline]
@@ -28,6 +30,14 @@ pub fn share(shared: &Shared) -> u32 {
 pub fn pages_left(shared: &Shared) -> u32 {
     let pages = (RESERVE_BYTES / shared.pages.bytes) as u32 + PAGES_OF_A_WRITE;
     pages.min(share(shared) / 16).max(PAGES_OF_A_WRITE)
+}
+
+/// With fewer, those that wait for others' batches counted, a write cleans a part of a page. One that is alone has what it
+/// cleans at once.
+pub fn pages_to_refill(shared: &Shared) -> u32 {
+    let is_alone = shared.options.workers == 1;
+    let enough = if is_alone { PAGES_AHEAD_OF_A_WRITE + 1 } else { PAGES_AHEAD_OF_BATCHES };
+    pages_left(shared).min(enough)
 }
 
 /// Pages that a worker has made free ahead of its writes. One that is alone waits for nobody's batch until they are

@@ -7,7 +7,9 @@ use mbal_model::{Seconds, WorkerId};
 use crate::ahead::Ahead;
 use crate::evict::give_back_dropped;
 use crate::pool::Pool;
-use crate::reserves::{PAGES_AHEAD_OF_A_WRITE, pages_ahead, pages_for, pages_left};
+use crate::reserves::{
+    PAGES_AHEAD_OF_A_WRITE, pages_ahead, pages_for, pages_left, pages_to_refill,
+};
 use crate::routes::Way;
 use crate::store::Store;
 
@@ -61,10 +63,18 @@ impl Store {
             None => self.owner_or(worker, hash),
         };
         let pages = pages_for(&self.shared.pages, bytes);
-        if self.pool().available(owner) > pages.max(PAGES_AHEAD_OF_A_WRITE) {
+        if self.has_room(owner, pages) {
             return Room::There;
         }
         self.make_room_outside(worker, owner, pages, now)
+    }
+
+    /// So much that no write has to do anything for the next ones.
+    #[inline]
+    fn has_room(&self, owner: usize, pages: u32) -> bool {
+        let (pool, available) = (self.pool(), self.pool().available(owner));
+        available > pages.max(PAGES_AHEAD_OF_A_WRITE)
+            && available + pool.waiting(owner) >= pool.to_refill()
     }
 
     /// [`Store::make_room`], for which the worker leaves its epoch.
@@ -102,7 +112,10 @@ impl Store {
         let ahead = if is_long { pages_left(&self.shared) } else { 1 };
         let parts =
             if is_long { CLEANED_BYTES_AT_ONCE / self.shared.pages.bytes } else { PARTS_AT_ONCE };
-        self.pool().collect(owner, pages_left(&self.shared));
+        let keep = pages_left(&self.shared);
+        if self.pool().is_spare_elsewhere(owner, keep) {
+            self.pool().collect(owner, keep);
+        }
         for _ in 0..parts {
             let waiting = self.pool().reap(owner);
             if self.pool().available(owner) > pages {
@@ -134,10 +147,19 @@ impl Store {
 
     /// So that not one of those who write has to clean a whole page at once.
     fn clean_ahead(&self, owner: usize, now: Seconds) {
-        let waiting = self.pool().reap(owner);
-        let enough = pages_left(&self.shared).min(PAGES_AHEAD_OF_A_WRITE + 1);
+        let waiting = self.reap_if_short(owner);
+        let enough = pages_to_refill(&self.shared);
         if self.options().evict && self.pool().available(owner) + waiting < enough {
             self.clean_one(owner, now);
+        }
+    }
+
+    /// Makes free what waits, where too little is: others' batches are looked at once for several pages. The number of those that wait.
+    fn reap_if_short(&self, owner: usize) -> u32 {
+        let is_alone = self.options().workers == 1;
+        match is_alone || self.pool().available(owner) <= PAGES_AHEAD_OF_A_WRITE {
+            true => self.pool().reap(owner),
+            false => self.pool().waiting(owner),
         }
     }
 
@@ -175,9 +197,11 @@ impl Store {
             if self.pool().available(worker) >= pages_ahead(&self.shared) {
                 return self.cleaner.expire_one(self, worker, now);
             }
-            let waiting = self.pool().reap(worker);
-            if self.pool().available(worker) + waiting >= pages_ahead(&self.shared) {
-                return true;
+            let waiting = self.reap_if_short(worker);
+            let available = self.pool().available(worker);
+            if available + waiting >= pages_ahead(&self.shared) {
+                let is_short = available <= PAGES_AHEAD_OF_A_WRITE;
+                return is_short || self.cleaner.expire_one(self, worker, now);
             }
             if !self.clean_one(worker, now) {
                 return false;

@@ -22,7 +22,7 @@ pub fn next_victim<'a, C>(
     all: &Cachelets,
     gauge: &SpinLock<ranks::Gauge, Gauge>,
     now: Seconds,
-    cachelets: impl Fn() -> C,
+    cachelets: &impl Fn() -> C,
 ) -> Victim
 where
     C: Iterator<Item = &'a Cachelet>,

@@ -19,6 +19,8 @@ pub struct Slots {
     /// Each is null until it is used, and then leads to one cachelet for as long as there are slots.
     all: Box<[AtomicPtr<Cachelet>]>,
     used: AtomicU32,
+    /// Grows whenever a cachelet has an owner that no version of the store tells of.
+    half_owners: AtomicU32,
     changes: SpinLock<ranks::Changes, Changes>,
     /// Whether `changes` has anything that goes.
     going: AtomicU32,
@@ -49,6 +51,7 @@ impl Slots {
         Slots {
             all: (0..CACHELETS_MAX).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             used: AtomicU32::new(0),
+            half_owners: AtomicU32::new(0),
             changes: SpinLock::new(Changes::default()),
             going: AtomicU32::new(0),
         }
@@ -79,6 +82,15 @@ impl Slots {
         room.store(Box::into_raw(Box::new(Cachelet::vacant(slot))), Release);
         self.used.store(slot as u32 + 1, Release);
         Some(self.at(slot))
+    }
+
+    /// The upper half of a cachelet that is split has got its owner.
+    pub fn count_half_owner(&self) {
+        self.half_owners.fetch_add(1, Release);
+    }
+
+    pub fn half_owners(&self) -> u32 {
+        self.half_owners.load(Acquire)
     }
 
     pub fn changes(&self) -> Guard<'_, ranks::Changes, Changes> {

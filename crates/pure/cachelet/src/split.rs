@@ -42,6 +42,7 @@ impl Store {
             Birth { generation: front.generation() as u16, flush_number: inner.flushed.number() };
         let mut born = child.inner.lock_as(Held::enter(Rank::NewHalf));
         child.is_born(&mut born, upper, WorkerId(front.owner() as u16), birth);
+        self.slots.count_half_owner();
         born.flushed = Flushed::born(birth.flush_number, inner.flushed.next());
         // Where the items that it gets have left off: so their cas stay short.
         born.items.counter.go_on_from(inner.items.counter.last());
@@ -63,7 +64,8 @@ impl Store {
         if self.splitting.load(Relaxed) == 0 {
             return false;
         }
-        let mut owned = self.slots.used().filter(|cachelet| cachelet.front.owner() == worker);
+        let owned = self.cleaner.owned(self, worker);
+        let mut owned = owned.iter().map(|&slot| self.at(slot));
         let splits = owned.find(|cachelet| cachelet.inner.lock().split.is_under_way());
         splits.and_then(|cachelet| cachelet.front.prefix()).is_some_and(|whole| {
             self.split_step(whole, now);

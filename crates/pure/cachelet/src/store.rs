@@ -8,7 +8,7 @@ use crate::cachelets::Cachelets;
 use crate::chosen::AgeThresholds;
 use crate::evict::Cleaner;
 use crate::memory::Memory;
-use crate::reserves::pages_left;
+use crate::reserves::{pages_left, pages_to_refill};
 use crate::shared::Shared;
 use crate::shim::AtomicU32;
 use crate::slots::CACHELETS_MAX;
@@ -63,11 +63,20 @@ impl Store {
     pub fn vacant(options: Options, memory: Memory) -> Option<Store> {
         assert!(options.cachelets.is_power_of_two() && options.cachelets <= CACHELETS_MAX);
         assert!(options.workers > 0, "a store belongs to workers");
-        Some(Store {
+        let store = Store {
             cleaner: Cleaner::new(options.workers),
             splitting: AtomicU32::new(0),
             cachelets: Cachelets::new(Shared::new(options, memory)?),
-        })
+        };
+        store.tell_when_to_refill();
+        Some(store)
+    }
+
+    /// Nothing is made free where nothing is evicted; and one that is alone does not wait for what it has made free.
+    fn tell_when_to_refill(&self) {
+        let is_ahead = self.options().evict && self.options().workers > 1;
+        let pages = if is_ahead { pages_to_refill(&self.shared) } else { 0 };
+        self.shared.pages.pool.set_to_refill(pages);
     }
 
     /// The memory of a store that nobody needs any more, as zero as from [`Memory::heap`]; where stores come and
@@ -93,6 +102,7 @@ impl Store {
             + self.slots.used().map(index_bytes).sum::<usize>();
         let limit = bytes.max(floor.min(pages.memory.committed())) >> pages.shift;
         pages.pool.set_limit(limit as u32);
+        self.tell_when_to_refill();
         true
     }
 

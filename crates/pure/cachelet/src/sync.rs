@@ -26,6 +26,7 @@ use std::ops::{Deref, DerefMut};
 
 use mbal_locks::{Held, Ranked};
 
+use crate::apart::Apart;
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*, UnsafeCell, fence, spin_loop, yield_now};
 
 /// Spins this often before giving the core to a holder that may have lost its own.
@@ -176,30 +177,28 @@ impl Version {
     }
 }
 
-/// Since when a worker has been in; a cache line of its own.
-#[repr(align(64))]
-struct Mark(AtomicU64);
-
 const AWAY: u64 = u64::MAX;
 
 /// Which workers may still be looking at memory that has been taken out of every index; or are in a batch.
 pub struct Epochs {
-    now: AtomicU64,
-    marks: Box<[Mark]>,
+    /// Read before every batch, and written whenever something is stamped.
+    now: Apart<AtomicU64>,
+    /// Since when each worker has been in, which it says before every batch.
+    marks: Box<[Apart<AtomicU64>]>,
 }
 
 impl Epochs {
     pub fn new(workers: usize) -> Epochs {
         Epochs {
-            now: AtomicU64::new(0),
-            marks: (0..workers).map(|_| Mark(AtomicU64::new(AWAY))).collect(),
+            now: Apart(AtomicU64::new(0)),
+            marks: (0..workers).map(|_| Apart(AtomicU64::new(AWAY))).collect(),
         }
     }
 
     /// [`Epochs::enter`] for who enters other epochs right after, whose fence is this one's too.
     #[inline]
     fn enter_before_fence(&self, worker: usize) {
-        self.marks[worker].0.store(self.now.load(Acquire), Relaxed);
+        self.marks[worker].store(self.now.load(Acquire), Relaxed);
     }
 
     /// Before a batch. Costs one full fence where there are several workers; one that is alone is in nobody's
@@ -216,7 +215,7 @@ impl Epochs {
 
     #[inline]
     pub fn leave(&self, worker: usize) {
-        self.marks[worker].0.store(AWAY, Release);
+        self.marks[worker].store(AWAY, Release);
     }
 
     /// The moment after which no new reader can find what has just been unlinked.
@@ -228,7 +227,7 @@ impl Epochs {
     /// True if nobody who was in before `stamp` is still in.
     pub fn passed(&self, stamp: u64) -> bool {
         fence(SeqCst);
-        let passed = self.marks.iter().all(|mark| mark.0.load(Acquire) > stamp);
+        let passed = self.marks.iter().all(|mark| mark.load(Acquire) > stamp);
         passed || cfg!(planted = "no-epochs")
     }
 }
