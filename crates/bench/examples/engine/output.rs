@@ -53,6 +53,10 @@ impl Sheet {
         self.lines().map(|cells| cells.join(",") + "\n").collect()
     }
 
+    pub fn save(&self, file: &Path) -> Result<(), String> {
+        fs::write(file, self.csv()).map_err(|error| format!("{}: {error}", file.display()))
+    }
+
     pub fn markdown(&self) -> String {
         let mut lines: Vec<String> =
             self.lines().map(|cells| format!("| {} |\n", cells.join(" | "))).collect();

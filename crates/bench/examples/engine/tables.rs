@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,12 @@ pub struct Args {
     /// Figure 8 alone, without a page
     #[arg(long)]
     writes: bool,
+    /// Threads, each number of them by itself
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+    /// What was measured as CSV in this file, without a page
+    #[arg(long)]
+    sheet: Option<PathBuf>,
 }
 
 type Text = [u8; 10];
@@ -277,7 +283,7 @@ impl Table {
             System::Mbal => Table::Mbal(Box::new(Store::new(options(
                 bytes,
                 threads,
-                threads * CACHELETS_PER_WORKER,
+                (threads * CACHELETS_PER_WORKER).next_power_of_two(),
             )))),
             System::TableLock => rival(Locking::Table),
             System::BucketLock => rival(Locking::Bucket),
@@ -432,7 +438,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     let bytes = (args.gib * f64::from(1 << 30)) as usize;
     let small = args.small_mib << 20;
     for system in LOCKED.into_iter().filter(|_| !args.writes) {
-        for threads in [1, 2] {
+        for &threads in &args.threads {
             let works = [Work::Gets, Work::SingleGets, Work::Sets];
             series(5, system, bytes, (bytes / ROOM_BYTES) as u64, VALUE_BYTES, threads, &works);
             let keys = small as f64 * KEYS_PER_ROOM / 56.0;
@@ -441,31 +447,25 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     }
     for &value_bytes in &args.values {
         for system in [System::Mbal, System::Malloc] {
-            for threads in [1, 2] {
+            for &threads in &args.threads {
                 let keys = 2 * small / (value_bytes + 30);
                 series(8, system, small, keys as u64, value_bytes, threads, &[Work::Writes]);
             }
         }
     }
+    if let Some(file) = &args.sheet {
+        return sheet_of(&all).save(file);
+    }
     if args.writes {
         return Ok(());
+    }
+    if !args.threads.starts_with(&[1, 2]) {
+        return Err("the page is of 1 and 2 threads; others are for --sheet".into());
     }
     report(args, page, &all)
 }
 
-fn report(args: &Args, mut page: Page, all: &[Measured]) -> Result<(), String> {
-    page.say(&format!(
-        "Millions of operations per second, all threads together: median of {} rounds (least to greatest). 10 B keys, \
-         uniform. Figure 5: {} million items of 20 B in {} GiB. Figures 6 and 8: {} MiB, fewer than the keys; three \
-         sets to a get, misses are set. MBal's threads have memory of their own, the locked tables take it from free \
-         lists that all share; malloc is a hash map per thread with an allocation per item.",
-        args.rounds,
-        (args.gib * f64::from(1 << 30)) as usize / ROOM_BYTES / 1_000_000,
-        args.gib,
-        args.small_mib
-    ));
-    let mut table =
-        Sheet::new(["figure", "what", "value B", "table", "1 thread", "2 threads", "ratio"]);
+fn sheet_of(all: &[Measured]) -> Sheet {
     let mut csv = Sheet::new([
         "figure",
         "work",
@@ -488,6 +488,23 @@ fn report(args: &Args, mut page: Page, all: &[Measured]) -> Result<(), String> {
         ];
         csv.row(heads.into_iter().chain(figures));
     }
+    csv
+}
+
+fn report(args: &Args, mut page: Page, all: &[Measured]) -> Result<(), String> {
+    page.say(&format!(
+        "Millions of operations per second, all threads together: median of {} rounds (least to greatest). 10 B keys, \
+         uniform. Figure 5: {} million items of 20 B in {} GiB. Figures 6 and 8: {} MiB, fewer than the keys; three \
+         sets to a get, misses are set. MBal's threads have memory of their own, the locked tables take it from free \
+         lists that all share; malloc is a hash map per thread with an allocation per item.",
+        args.rounds,
+        (args.gib * f64::from(1 << 30)) as usize / ROOM_BYTES / 1_000_000,
+        args.gib,
+        args.small_mib
+    ));
+    let mut table =
+        Sheet::new(["figure", "what", "value B", "table", "1 thread", "2 threads", "ratio"]);
+    let csv = sheet_of(all);
     let with = |one: &Measured, threads| {
         let same = |other: &&Measured| {
             (other.figure, other.system, other.work, other.value_bytes, other.threads)
