@@ -1,6 +1,7 @@
 //! The flags of `mbal serve`: memcached's letters, long names, units and limits, and a few of ours.
 
 use std::fs;
+use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +11,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
     BalanceConfig, Caller, ClientCertificate, Cluster, ClusterConfig, Config, Control,
     CoordinatorConfig, Echoed, Listen, Login, MapFrom, Mode, Protocol, ServerId, Settings,
-    TlsSettings, UnixSocket, log, secret_of, token_left, token_of,
+    TlsSettings, UnixSocket, log, memory_bytes, secret_of, token_left, token_of,
 };
 
 use crate::extended::Extended;
@@ -136,7 +137,7 @@ pub struct Flags {
     coordinator: Option<String>,
 
     /// A file with the token that the coordinator asks for
-    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file", requires = "coordinator")]
+    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
     coordinator_token: Option<PathBuf>,
 
     /// Name of the coordinator's cluster
@@ -178,10 +179,10 @@ pub struct Flags {
     #[arg(long, env = "MBAL_LINK_TIMEOUT", value_name = "time", default_value = "1s")]
     link_timeout: String,
 
-    /// Memory for items and their index, in MiB
+    /// Memory for items and their index, in MiB; or auto, three quarters of what this process may use
     #[arg(short, long, env = "MBAL_MEMORY_LIMIT", value_name = "num", allow_hyphen_values = true)]
-    #[arg(default_value_t = 64)]
-    memory_limit: u64,
+    #[arg(default_value = "64", value_parser = memory_limit)]
+    memory_limit: MemoryLimit,
 
     /// Answer an error when memory is full, instead of evicting
     #[arg(short = 'M', long, env = "MBAL_DISABLE_EVICTIONS")]
@@ -312,6 +313,35 @@ pub struct Flags {
 
     #[command(flatten)]
     not_built: NotBuilt,
+}
+
+/// What `-m` says.
+#[derive(Clone, Copy, Debug)]
+enum MemoryLimit {
+    Mib(u64),
+    /// A part of what there is.
+    Auto,
+}
+
+fn memory_limit(text: &str) -> Result<MemoryLimit, ParseIntError> {
+    match text {
+        "auto" => Ok(MemoryLimit::Auto),
+        number => number.parse().map(MemoryLimit::Mib),
+    }
+}
+
+impl MemoryLimit {
+    /// `there_is` are the bytes that the process could use at most.
+    fn mib(self, there_is: impl FnOnce() -> Option<u64>) -> Result<u64, Refused> {
+        match self {
+            MemoryLimit::Mib(mib) => Ok(mib),
+            // The rest is for connections' buffers, copies of other servers' hot keys, threads and code.
+            MemoryLimit::Auto => match there_is() {
+                Some(bytes) => Ok((bytes >> 20) * 3 / 4),
+                None => Err(usage("-m auto: the system does not tell how much memory there is")),
+            },
+        }
+    }
 }
 
 /// Flags of memcached that change nothing here; each says so once at the start.
@@ -621,7 +651,7 @@ impl Flags {
     fn replica_memory(&self) -> Result<Option<u64>, Refused> {
         let Some(text) = &self.replica_memory else { return Ok(None) };
         let bytes = bytes("--replica-memory", text)?;
-        if bytes > self.memory_limit << 20 {
+        if bytes > self.memory_limit.mib(memory_bytes)? << 20 {
             return Err(usage(format!(
                 "--replica-memory {text}: at most as much as --memory-limit"
             )));
@@ -631,11 +661,11 @@ impl Flags {
 
     /// Bytes of `-m` and `-I`.
     fn sizes(&self) -> Result<(u64, usize), Refused> {
-        if MEMORY_MIB_MAX < self.memory_limit {
-            let mib = self.memory_limit;
+        let mib = self.memory_limit.mib(memory_bytes)?;
+        if MEMORY_MIB_MAX < mib {
             return Err(usage(format!("-m {mib}: it is in MiB, and at most {MEMORY_MIB_MAX}")));
         }
-        let memory = self.memory_limit << 20;
+        let memory = mib << 20;
         let item = bytes("-I", &self.max_item_size)?;
         if item < ITEM_BYTES_MIN {
             return Err(usage("Item max size cannot be less than 1024 bytes."));

@@ -211,6 +211,23 @@ fn sizes_have_memcacheds_units() {
     }
 }
 
+/// What an image starts with: nobody knows beforehand how large its control group is.
+#[test]
+fn memory_may_follow_from_what_there_is() {
+    let there_is = mbal_server::memory_bytes().expect("the system tells");
+    let settings = config("-m auto").settings;
+    assert_eq!(settings.memory_bytes, ((there_is >> 20) * 3 / 4) << 20);
+    assert_eq!(config("-m auto -m 64").settings.memory_bytes, 64 << 20, "the last one wins");
+    let refused = checked("-m automatic").expect_err("it is no number");
+    assert!(refused.contains("automatic"), "{refused}");
+}
+
+/// The packaged unit names both, so that a line in a settings file makes a cluster's server of one alone.
+#[test]
+fn a_server_alone_may_have_a_token_and_a_secret() {
+    assert!(config("--coordinator-token none --cluster-secret none").cluster.is_none());
+}
+
 #[test]
 fn flags_without_effect_say_so() {
     for (line, notices) in [

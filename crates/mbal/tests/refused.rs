@@ -66,12 +66,14 @@ fn a_value_that_is_no_number_is_said_with_the_flag_and_its_form() {
         (
             &["-m", "64m"][..],
             "error: invalid value '64m' for '-m, --memory-limit <num>': not a whole number\n\n  \
-             Memory for items and their index, in MiB\n\nFor more information, try '--help'.\n",
+             Memory for items and their index, in MiB; or auto, three quarters of what this process may use\n\n\
+             For more information, try '--help'.\n",
         ),
         (
             &["-m", "-5"],
             "error: invalid value '-5' for '-m, --memory-limit <num>': less than 0\n\n  \
-             Memory for items and their index, in MiB\n\nFor more information, try '--help'.\n",
+             Memory for items and their index, in MiB; or auto, three quarters of what this process may use\n\n\
+             For more information, try '--help'.\n",
         ),
         (
             &["--load-max", "x"],

@@ -58,6 +58,7 @@ pub use cluster::{ClusterConfig, CoordinatorConfig, MapFrom};
 pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
 pub use control_path::{Served, control_paths};
 pub use error::StartError;
+pub use machine::memory_bytes;
 pub use mbal_balance::{Mode, Proposal, Question};
 pub use mbal_model::{Cluster, ServerId};
 pub use mbal_reactor::{ClientCertificate, Ended};

@@ -14,7 +14,7 @@ struct Memory {
 }
 
 /// Bytes of memory that this process could use at most, if the system tells.
-pub(crate) fn memory_bytes() -> Option<u64> {
+pub fn memory_bytes() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let total = machine(read).map(|memory| memory.total);
     total.into_iter().chain(group_limit(read)).min()
