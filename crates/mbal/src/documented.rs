@@ -70,7 +70,7 @@ fn in_line(line: &str) -> Vec<String> {
                 (None, '\'' | '"') => {
                     (quote, word) = (Some(character), Some(word.unwrap_or_default()))
                 }
-                (None, ';' | '|' | '&' | '#' | ')') => break,
+                (None, ';' | '|' | '&' | '#' | ')' | '>') => break,
                 (None, ' ') if rest.peek() == Some(&' ') => break,
                 (None, ' ') => words.extend(word.take()),
                 (_, character) => word.get_or_insert_with(String::new).push(character),
@@ -176,6 +176,18 @@ fn the_units_of_systemd_start_what_there_is_with_settings_that_it_knows() {
         assert!(unknown.is_empty(), "{started}: {unknown:?}");
         assert!(unit.contains("MBAL_"), "{started} is told something");
     }
+}
+
+/// Its flags have no variables of their own.
+#[test]
+fn the_proxys_unit_takes_flags_as_they_are_typed() {
+    let unit = include_str!("../../../systemd/mbal-proxy.service");
+    assert!(unit.contains("ExecStart=/usr/local/bin/mbal proxy $MBAL_PROXY_FLAGS\n"), "{unit}");
+    let settings = include_str!("../../../systemd/proxy.env");
+    let flags = settings.lines().find_map(|line| line.strip_prefix("#MBAL_PROXY_FLAGS="));
+    let flags = flags.expect("there is an example").split(' ');
+    let read = mbal_command().try_get_matches_from(["mbal", "proxy"].into_iter().chain(flags));
+    assert!(read.is_ok(), "{}", read.err().map(|error| error.to_string()).unwrap_or_default());
 }
 
 #[test]
