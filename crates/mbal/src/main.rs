@@ -5,6 +5,7 @@
 mod balance;
 mod cluster;
 mod cluster_top;
+mod completions;
 mod config;
 mod coordinator;
 mod demo;
@@ -18,6 +19,7 @@ mod flags;
 mod flags_table;
 mod hot_keys;
 mod listen;
+mod man;
 mod named;
 mod operator;
 mod passwords;
@@ -62,6 +64,8 @@ const TOP: &str =
     "Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys.";
 const CLUSTER: &str = "Looks at a cluster, and changes it.";
 const POOL: &str = "Resizes a pool of stock memcacheds without a cold start.";
+const COMPLETIONS: &str = "Prints what a shell needs to complete commands and flags.";
+const MANUAL: &str = "Writes the manual pages, one for each command.";
 const SERVE_AFTER: &str = "\
 Flags of the first list, but -v, can come from the environment instead: MBAL_MEMORY_LIMIT=1024.
 
@@ -112,6 +116,8 @@ fn main() -> ExitCode {
         Some(("top", matches)) => {
             asked(matches, |server| operator::top(&read(matches), &read(matches), server))
         }
+        Some(("completions", matches)) => completions::run(&read(matches), mbal_command()),
+        Some(("man", matches)) => man::run(&read(matches), mbal_command()),
         _ => unreachable!("clap asks for one of its subcommands"),
     }
 }
@@ -234,6 +240,10 @@ fn mbal_command() -> Command {
         .subcommand(operator::OfCluster::augment_args(mbal_top::Args::augment_args(
             Command::new("top").about(TOP),
         )))
+        .subcommand(completions::Completions::augment_args(
+            Command::new("completions").about(COMPLETIONS),
+        ))
+        .subcommand(man::Manual::augment_args(Command::new("man").about(MANUAL)))
 }
 
 fn group(name: &'static str, about: &'static str) -> Command {
