@@ -154,7 +154,18 @@ fn a_package_has_the_same_files_where_they_belong_and_settings_stay() {
     install(&[("DESTDIR", &root)]);
     let file = |name: &str| fs::read_to_string(root.join(name)).expect("it is installed");
     assert!(root.join("usr/local/bin/mbal").exists());
-    for name in ["mbal-server", "mbal-coordinator", "mbal@"] {
+    for name in [
+        "man/man1/mbal.1.gz",
+        "man/man1/mbal-serve.1.gz",
+        "bash-completion/completions/mbal",
+        "zsh/site-functions/_mbal",
+        "fish/vendor_completions.d/mbal.fish",
+    ] {
+        let size = fs::metadata(root.join("usr/local/share").join(name)).map(|file| file.len());
+        assert!(size.is_ok_and(|bytes| bytes > 500), "{name}");
+    }
+    assert!(file("usr/local/lib/sysusers.d/mbal.conf").contains("u mbal "), "its user");
+    for name in ["mbal-server", "mbal-coordinator", "mbal-proxy", "mbal@"] {
         let unit = file(&format!("usr/local/lib/systemd/system/{name}.service"));
         assert!(unit.contains("/usr/local/bin/mbal "), "{unit}");
         assert!(unit.contains("EnvironmentFile=-/etc/mbal/"), "{unit}");
