@@ -27,6 +27,20 @@ impl Default for Costs {
     }
 }
 
+/// How a kernel keeps quotas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quotas {
+    /// Seconds of a core that a worker is given at a time.
+    pub slice: f64,
+    /// Seconds between two looks at what a worker has used that does not sleep.
+    pub tick: f64,
+}
+
+impl Quotas {
+    /// The least that Linux gives, and its usual 250 ticks a second.
+    pub const LEAST: Quotas = Quotas { slice: 1e-3, tick: 4e-3 };
+}
+
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct CostArgs {
     /// Microseconds of a core for a turn of a connection.

@@ -111,7 +111,9 @@ pub fn run(args: &Args) -> Result<(), String> {
     };
     let rules: Vec<&Rules> = args.rules.iter().map(named).collect::<Result<_, _>>()?;
     if args.testbed.is_asked_for() {
-        testbed::print(args, &rules);
+        let drawn = (args.seed..).map(|seed| drawn(args, seed));
+        let count = args.situations as usize;
+        testbed::print(&args.testbed, drawn, count, &rules, args.events, args.tell);
         return Ok(());
     }
     if args.tell {

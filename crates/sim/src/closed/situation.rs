@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use mbal_random::Random;
 
-use super::costs::Costs;
-use super::events::Quotas;
+use super::costs::{Costs, Quotas};
 
 /// Epochs of a drawn situation, of a second each.
 pub const EPOCHS: u64 = 80;

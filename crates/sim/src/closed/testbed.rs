@@ -2,12 +2,11 @@
 //! them. `crates/bench/scripts/situations` plays them.
 
 use super::brains::{Allowed, Brains};
+use super::costs::Quotas;
 use super::demand::ONE_WORKERS_KEYS;
-use super::events::Quotas;
 use super::placement::Ways;
 use super::situation::{Clients, Law, Names, Shift, Situation};
 use super::trial::{JUDGED_FROM, Rules, Trial, World};
-use super::{Args, drawn};
 
 const SERVERS_MAX: usize = 4;
 const WORKERS_MAX: usize = 2;
@@ -113,15 +112,21 @@ fn flags(situation: &Situation) -> String {
     )
 }
 
-/// The first that can be played, a line each.
-pub fn print(args: &Args, rules: &[&Rules]) {
-    let by_events = args.events || args.testbed.quota_ms.is_some();
+/// Those of the drawn ones that can be played, so many at most, a line each.
+pub fn print(
+    args: &TestbedArgs,
+    drawn: impl Iterator<Item = Situation>,
+    count: usize,
+    rules: &[&Rules],
+    by_events: bool,
+    tells: bool,
+) {
+    let by_events = by_events || args.quota_ms.is_some();
     let names = rules.iter().map(|one| format!(",{0}_per_second,{0}_busiest,{0}_us", one.name));
     println!("seed,servers,workers,speeds,smart,ordinary,flags,told{}", names.collect::<String>());
-    let played = (args.seed..).filter_map(|seed| args.testbed.played(drawn(args, seed)));
-    for situation in played.take(args.situations as usize) {
+    for situation in drawn.filter_map(|one| args.played(one)).take(count) {
         let world = World::of(situation);
-        let came = rules.iter().map(|rules| came(&world.run(rules, by_events, args.tell)));
+        let came = rules.iter().map(|rules| came(&world.run(rules, by_events, tells)));
         let came: String = came.collect();
         println!("{}{came}", row(&world.situation));
     }
