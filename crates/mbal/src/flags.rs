@@ -317,7 +317,7 @@ pub struct Flags {
 
 /// What `-m` says.
 #[derive(Clone, Copy, Debug)]
-enum MemoryLimit {
+pub enum MemoryLimit {
     Mib(u64),
     /// A part of what there is.
     Auto,

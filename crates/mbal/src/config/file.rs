@@ -209,17 +209,21 @@ fn words(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, (usize,
             Ok(on.then(|| key.word(None)).into_iter().collect())
         }
         (Kind::OnOff, DeValue::Boolean(on)) => Ok(one(if *on { "on" } else { "off" })),
-        (Kind::OnOff | Kind::Text | Kind::List, DeValue::String(text)) => Ok(one(text)),
+        (Kind::OnOff | Kind::IntegerOrAuto | Kind::Text | Kind::List, DeValue::String(text)) => {
+            Ok(one(text))
+        }
         (Kind::Count, DeValue::Integer(_)) => {
             match integer(found).and_then(|n| u8::try_from(n).ok()) {
                 Some(times) => Ok(vec![key.word(None); times.into()]),
                 None => Err((value.span().start, "a whole number from 0 to 255".into())),
             }
         }
-        (Kind::Integer | Kind::Number, DeValue::Integer(_)) => match integer(found) {
-            Some(number) => Ok(one(&number.to_string())),
-            None => Err((value.span().start, "a number of at most 64 bits".into())),
-        },
+        (Kind::Integer | Kind::IntegerOrAuto | Kind::Number, DeValue::Integer(_)) => {
+            match integer(found) {
+                Some(number) => Ok(one(&number.to_string())),
+                None => Err((value.span().start, "a number of at most 64 bits".into())),
+            }
+        }
         // A size, a time or a mask may be a mere number; as it is written, for 0o700 is none of decimal digits.
         (Kind::Text, DeValue::Integer(number)) if number.radix() == 10 => Ok(one(number.as_str())),
         (Kind::Text | Kind::Number, DeValue::Float(number)) => Ok(one(number.as_str())),

@@ -68,9 +68,12 @@ fn literal(kind: Kind, values: &[String]) -> Option<String> {
             let all = values.iter().map(|value| quoted(value)).collect::<Vec<_>>();
             format!("[{}]", all.join(", "))
         }
+        Kind::IntegerOrAuto if last == "auto" => quoted(last),
         Kind::Text => quoted(last),
         Kind::OnOff => (last == "on").to_string(),
-        Kind::Switch | Kind::Count | Kind::Integer | Kind::Number => last.clone(),
+        Kind::Switch | Kind::Count | Kind::Integer | Kind::IntegerOrAuto | Kind::Number => {
+            last.clone()
+        }
     })
 }
 

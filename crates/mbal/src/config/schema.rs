@@ -5,6 +5,7 @@ use std::any::TypeId;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command};
 
+use crate::flags::MemoryLimit;
 use crate::wording;
 
 /// Each is the subcommand that reads it.
@@ -22,6 +23,8 @@ pub enum Kind {
     /// `on` or `off`.
     OnOff,
     Integer,
+    /// Or the word `auto`.
+    IntegerOrAuto,
     Number,
     Text,
     List,
@@ -37,6 +40,7 @@ impl Kind {
             ArgAction::Append => Kind::List,
             _ if is(&[TypeId::of::<bool>()]) => Kind::OnOff,
             _ if is(&integers()) => Kind::Integer,
+            _ if is(&[TypeId::of::<MemoryLimit>()]) => Kind::IntegerOrAuto,
             _ if is(&[TypeId::of::<f64>()]) => Kind::Number,
             _ => Kind::Text,
         }
@@ -48,6 +52,7 @@ impl Kind {
             Kind::Count => "a whole number, 0 or more",
             Kind::OnOff => "true or false",
             Kind::Integer => "a whole number",
+            Kind::IntegerOrAuto => "a whole number, or \"auto\"",
             Kind::Number => "a number",
             Kind::Text => "a string",
             Kind::List => "a string, or an array of strings",
