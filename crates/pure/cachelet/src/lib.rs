@@ -13,8 +13,6 @@
 // What threads agree on, and what that needs assembly for.
 mod apart;
 mod copy;
-#[cfg(all(counted, not(loom)))]
-mod counted;
 mod shim;
 mod sync;
 
@@ -88,10 +86,6 @@ mod importing;
 mod leaving;
 mod part;
 mod split;
-
-// Under `--cfg counted`, which cache lines workers share.
-#[cfg(all(test, counted, not(loom)))]
-mod lines;
 
 pub use ahead::Ahead;
 pub use arriving::{Arriving, Due};

@@ -175,7 +175,7 @@ impl Deref for Known {
 
     #[inline(always)]
     fn deref(&self) -> &[Page] {
-        // SAFETY: so many were allocated, and zeroed integers are a page by default.
+        // SAFETY: so many were allocated, and zeroed integers are a page by default. (Those of loom are not; its models make no pages.)
         unsafe { slice::from_raw_parts(self.first.as_ptr(), self.pages) }
     }
 }

@@ -1,4 +1,4 @@
-//! The atomics of this crate: std's, loom's when the model of [`crate::sync`] is checked, or `counted` ones.
+//! The atomics of this crate: std's, or loom's when the model of [`crate::sync`] is checked.
 
 #[cfg(loom)]
 pub use loom::{
@@ -11,15 +11,9 @@ pub use loom::{
 #[cfg(not(loom))]
 pub use std::{
     hint::spin_loop,
-    sync::atomic::{Ordering, fence},
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
     thread::yield_now,
 };
-
-#[cfg(not(any(loom, counted)))]
-pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
-
-#[cfg(all(counted, not(loom)))]
-pub use crate::counted::{AtomicPtr, AtomicU32, AtomicU64};
 
 /// std's cell with loom's interface.
 #[cfg(not(loom))]
