@@ -40,7 +40,7 @@ pub struct Refusal {
 }
 
 /// What a command line means together with its file.
-pub struct Layered {
+pub struct CommandLine {
     pub words: Vec<OsString>,
     /// Ids of the flags that the file says.
     from_file: Vec<Setting>,
@@ -98,14 +98,14 @@ pub fn layered(
     section: &str,
     all: &Command,
     words: Vec<OsString>,
-) -> Result<Layered, Refusal> {
+) -> Result<CommandLine, Refusal> {
     let lenient = command.clone().ignore_errors(true);
     // Help and version need no file.
     let Ok(matches) = lenient.try_get_matches_from(&words) else {
-        return Ok(Layered::without_file(words));
+        return Ok(CommandLine::without_file(words));
     };
     let path = matches.get_one::<PathBuf>("config").filter(|path| !path.as_os_str().is_empty());
-    let Some(path) = path else { return Ok(Layered::without_file(words)) };
+    let Some(path) = path else { return Ok(CommandLine::without_file(words)) };
     let file = read(path, all)?;
     let from_file: Vec<Setting> =
         file.section(section).iter().filter(|one| !is_said(&matches, &one.id)).cloned().collect();
@@ -113,7 +113,7 @@ pub fn layered(
     let first = rest.next();
     let said = from_file.iter().flat_map(|one| one.words.iter().map(OsString::from));
     let words = first.into_iter().chain(said).chain(rest).collect();
-    Ok(Layered { words, from_file, file: Some((path.clone(), file)) })
+    Ok(CommandLine { words, from_file, file: Some((path.clone(), file)) })
 }
 
 /// By a flag or the environment.
@@ -130,9 +130,9 @@ fn read(path: &Path, all: &Command) -> Result<File, Refusal> {
     })
 }
 
-impl Layered {
-    pub fn without_file(words: Vec<OsString>) -> Layered {
-        Layered { words, from_file: Vec::new(), file: None }
+impl CommandLine {
+    pub fn without_file(words: Vec<OsString>) -> CommandLine {
+        CommandLine { words, from_file: Vec::new(), file: None }
     }
 
     /// Where the flags that an error is about stand in the file, if they do.

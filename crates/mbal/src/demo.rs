@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use load::{CLIENTS, DEPTH, KEYS, Load, Pattern, Seen, Side, Way, client};
+use load::{CLIENTS, DEPTH, KEYS, Load, Outcome, Pattern, Side, Way, client};
 use mbal_reactor::process::{Signal, Signals};
 use mbal_server::log;
 use processes::{Cluster, Pool, SERVERS, stat};
@@ -66,7 +66,7 @@ pub struct Demo {
 /// What a side went through in one step.
 #[derive(Clone, Copy, Debug)]
 struct Went {
-    all: Seen,
+    all: Outcome,
     /// The lowest hit ratio of a look.
     worst: f64,
     /// Gets executed at the busiest server by those of the average, in the step's second half.
@@ -362,7 +362,7 @@ fn promise(is_kept: bool, text: String) -> Promise {
 
 /// Nor a wrong value.
 fn no_error(went: &[Went; 2]) -> Promise {
-    let Seen { errors, wrong, .. } = went[0].all;
+    let Outcome { errors, wrong, .. } = went[0].all;
     promise(errors + wrong == 0, format!("errors by it: {errors}, wrong values: {wrong}"))
 }
 
@@ -383,10 +383,10 @@ fn busiest(before: &[u64], now: &[u64]) -> f64 {
 
 impl Went {
     fn nothing() -> Went {
-        Went { all: Seen::default(), worst: 1.0, busiest: 1.0, unwell: Duration::ZERO }
+        Went { all: Outcome::default(), worst: 1.0, busiest: 1.0, unwell: Duration::ZERO }
     }
 
-    fn look(&mut self, seen: Seen) {
+    fn look(&mut self, seen: Outcome) {
         self.all = sum(self.all, seen);
         let hits = seen.hit_ratio();
         self.worst = self.worst.min(hits);
@@ -409,8 +409,8 @@ impl Went {
 }
 
 /// The slower p99 of both.
-fn sum(one: Seen, other: Seen) -> Seen {
-    Seen {
+fn sum(one: Outcome, other: Outcome) -> Outcome {
+    Outcome {
         gets: one.gets + other.gets,
         hits: one.hits + other.hits,
         errors: one.errors + other.errors,
@@ -433,8 +433,8 @@ fn tell(went: &[Went; 2]) {
 mod tests {
     use super::*;
 
-    fn seen(gets: u64, hits: u64) -> Seen {
-        Seen { gets, hits, ..Seen::default() }
+    fn seen(gets: u64, hits: u64) -> Outcome {
+        Outcome { gets, hits, ..Outcome::default() }
     }
 
     #[test]

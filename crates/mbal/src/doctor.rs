@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use checks::{Finding, Level, Wanted, findings};
+use checks::{Finding, Level, Needs, findings};
 use clap::{Arg, ArgAction, Command, value_parser};
 use host::Transport;
 use mbal_server::{Config, Interface, Listen, files_wanted, link_versions};
@@ -97,7 +97,7 @@ fn examine(config: &Config, cluster: &InCluster, is_running: bool) -> Vec<Findin
     }
     let is_clustered = cluster.coordinator.is_some() || cluster.secret.is_some();
     let settings = &config.settings;
-    let wanted = Wanted {
+    let wanted = Needs {
         connections: settings.connections_max,
         files: files_wanted(config, is_clustered),
         workers: settings.workers,

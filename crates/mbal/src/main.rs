@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use config::Layered;
+use config::CommandLine;
 use config::schema::SECTIONS;
 use flags::{Checked, Flags};
 use mbal_server::log::{self, Level};
@@ -127,13 +127,13 @@ fn with_file(
     command: &Command,
     as_memcached: bool,
     arguments: Vec<OsString>,
-) -> Result<Layered, config::Refusal> {
+) -> Result<CommandLine, config::Refusal> {
     if as_memcached {
         return config::layered(command, "serve", &mbal_command(), arguments);
     }
     let reads = |name: &OsString| SECTIONS.into_iter().find(|section| *name == **section);
     let Some(section) = arguments.get(1).and_then(reads) else {
-        return Ok(Layered::without_file(arguments));
+        return Ok(CommandLine::without_file(arguments));
     };
     let of = command.find_subcommand(section).expect("a section is a subcommand");
     let mut arguments = arguments.into_iter();

@@ -3,14 +3,14 @@
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-use super::Layered;
+use super::CommandLine;
 use super::schema::{Key, Kind, SECTIONS, keys};
 
 /// Of a comment's lines.
 const COLUMNS: usize = 100;
 
 /// What is set, one a line; what is not, behind it as comments.
-pub fn effective(section: &str, command: &Command, matches: &ArgMatches, layered: &Layered) {
+pub fn effective(section: &str, command: &Command, matches: &ArgMatches, layered: &CommandLine) {
     let mut unset = Vec::new();
     let mut lines = Vec::new();
     for key in keys(command) {
@@ -34,7 +34,7 @@ pub fn effective(section: &str, command: &Command, matches: &ArgMatches, layered
     }
 }
 
-fn source(key: &Key, matches: &ArgMatches, layered: &Layered) -> String {
+fn source(key: &Key, matches: &ArgMatches, layered: &CommandLine) -> String {
     let from_file = layered.from_file.iter().find(|setting| setting.id == key.id());
     if let (Some(setting), Some((path, _))) = (from_file, &layered.file) {
         return format!("file: {}:{}", path.display(), setting.place.line);

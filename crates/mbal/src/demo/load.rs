@@ -72,7 +72,7 @@ impl Default for Times {
 
 /// What clients saw in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct Outcome {
     pub gets: u64,
     pub hits: u64,
     pub errors: u64,
@@ -80,7 +80,7 @@ pub struct Seen {
     pub p99_ms: f64,
 }
 
-impl Seen {
+impl Outcome {
     /// Of all gets, errors among them.
     pub fn hit_ratio(&self) -> f64 {
         if self.gets == 0 { 0.0 } else { self.hits as f64 / self.gets as f64 }
@@ -146,12 +146,12 @@ impl Counts {
     }
 
     /// What was counted since the last look.
-    pub fn take(&self) -> Seen {
+    pub fn take(&self) -> Outcome {
         let take = |count: &AtomicU64| count.swap(0, Relaxed);
         let times: Vec<u64> = self.times.0.iter().map(take).collect();
         // A get is counted before its hit.
         let (hits, gets) = (take(&self.hits), take(&self.gets));
-        Seen {
+        Outcome {
             gets,
             hits,
             errors: take(&self.errors),
@@ -465,6 +465,6 @@ mod tests {
         }
         let p99 = counts.take().p99_ms;
         assert!((10.0..12.0).contains(&p99), "{p99}");
-        assert_eq!(counts.take(), Seen::default());
+        assert_eq!(counts.take(), Outcome::default());
     }
 }

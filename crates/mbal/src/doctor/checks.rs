@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// What was seen. Nothing of what cannot be read is nothing to say about.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct HostState {
     /// Soft and hard limit of open files.
     pub files: Option<(u64, u64)>,
     /// It may raise the hard limit.
@@ -60,7 +60,7 @@ pub struct Secret {
 
 /// What the server that is to be started asks for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Needs {
     pub connections: u32,
     /// Open files in all.
     pub files: u64,
@@ -106,7 +106,7 @@ const FAST_CLOCKS: [&str; 5] =
     ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "riscv_clocksource"];
 
 /// In the order in which they are told: the worst first, else as they are written here.
-pub fn findings(seen: &Seen, wanted: &Wanted) -> Vec<Finding> {
+pub fn findings(seen: &HostState, wanted: &Needs) -> Vec<Finding> {
     let all = [files, queues, memory, overcommit, swap, huge_pages, reserved, quota, clock, source];
     let mut found: Vec<Finding> = all.iter().filter_map(|check| check(seen, wanted)).collect();
     found.extend(seen.ports.iter().map(port));
@@ -132,9 +132,9 @@ fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
-fn files(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
+fn files(seen: &HostState, wanted: &Needs) -> Option<Finding> {
     let (_, hard) = seen.files?;
-    let Wanted { files, connections, .. } = wanted;
+    let Needs { files, connections, .. } = wanted;
     if *files <= hard {
         return Some(right("open files", format!("-c {connections} needs {files} of {hard}")));
     }
@@ -151,7 +151,7 @@ fn files(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
     Some(wrong("open files", text, mend))
 }
 
-fn queues(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
+fn queues(seen: &HostState, wanted: &Needs) -> Option<Finding> {
     let backlog = wanted.backlog;
     let limits = [
         ("net.core.somaxconn", seen.somaxconn),
@@ -174,7 +174,7 @@ fn queues(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
     Some(poor("listen queues", text, format!("sysctl -w {set}")))
 }
 
-fn memory(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
+fn memory(seen: &HostState, wanted: &Needs) -> Option<Finding> {
     let limits = [("the control group", seen.group_bytes), ("this machine", seen.memory_bytes)];
     let limits = limits.into_iter().filter_map(|(whose, bytes)| Some((bytes?, whose)));
     let (limit, whose) = limits.min()?;
@@ -198,7 +198,7 @@ fn memory(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
     Some(level("memory", format!("{text}: {why}"), mend))
 }
 
-fn overcommit(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
+fn overcommit(seen: &HostState, wanted: &Needs) -> Option<Finding> {
     let mode = seen.overcommit?;
     let left = seen.commit_left.unwrap_or(u64::MAX);
     if mode != 2 || wanted.memory_bytes <= left {
@@ -212,7 +212,7 @@ fn overcommit(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
     Some(wrong("overcommit", text, "sysctl -w vm.overcommit_memory=0"))
 }
 
-fn swap(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
+fn swap(seen: &HostState, wanted: &Needs) -> Option<Finding> {
     let swappiness = seen.swappiness?;
     let swap = seen.swap_bytes?;
     if swap == 0 || wanted.locks_memory || swappiness <= 10 {
@@ -226,7 +226,7 @@ fn swap(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
     Some(poor("swap", text, "sysctl -w vm.swappiness=1, or -k"))
 }
 
-fn huge_pages(seen: &Seen, _: &Wanted) -> Option<Finding> {
+fn huge_pages(seen: &HostState, _: &Needs) -> Option<Finding> {
     let mode = seen.huge_pages.as_ref()?;
     if seen.quota.is_some_and(|(quota, _)| quota < QUOTA_US_SMALL) {
         return Some(right("huge pages", "not used with so small a CPU quota"));
@@ -239,7 +239,7 @@ fn huge_pages(seen: &Seen, _: &Wanted) -> Option<Finding> {
     Some(poor("huge pages", text, format!("echo madvise >{file}")))
 }
 
-fn reserved(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
+fn reserved(seen: &HostState, wanted: &Needs) -> Option<Finding> {
     let reserved = seen.reserved_bytes.filter(|bytes| *bytes > 0)?;
     let left = seen.memory_bytes?.saturating_sub(reserved);
     let text =
@@ -248,7 +248,7 @@ fn reserved(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
     Some(level("reserved pages", text, "sysctl -w vm.nr_hugepages=0"))
 }
 
-fn quota(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
+fn quota(seen: &HostState, wanted: &Needs) -> Option<Finding> {
     let Some((quota, period)) = seen.quota else {
         return Some(right("CPU quota", "none"));
     };
@@ -273,7 +273,7 @@ fn quota(seen: &Seen, wanted: &Wanted) -> Option<Finding> {
     Some(poor("CPU quota", text, format!("sysctl -w kernel.sched_cfs_bandwidth_slice_us={to}")))
 }
 
-fn clock(seen: &Seen, _: &Wanted) -> Option<Finding> {
+fn clock(seen: &HostState, _: &Needs) -> Option<Finding> {
     if seen.clock.is_synchronized? {
         return Some(right("clock", "synchronized"));
     }
@@ -281,7 +281,7 @@ fn clock(seen: &Seen, _: &Wanted) -> Option<Finding> {
     Some(poor("clock", text, "timedatectl set-ntp true, or install chrony"))
 }
 
-fn source(seen: &Seen, _: &Wanted) -> Option<Finding> {
+fn source(seen: &HostState, _: &Needs) -> Option<Finding> {
     let source = seen.clock.source.as_ref()?;
     let is_fast = |source: &&str| FAST_CLOCKS.contains(source);
     if is_fast(&&**source) {
@@ -336,7 +336,7 @@ fn secret(secret: &Secret) -> Finding {
 }
 
 /// What a coordinator tells of its servers, and whether this host reaches them.
-fn cluster(seen: &Seen, wanted: &Wanted) -> Vec<Finding> {
+fn cluster(seen: &HostState, wanted: &Needs) -> Vec<Finding> {
     let url = &wanted.coordinator;
     let status = match &seen.cluster {
         None => return Vec::new(),
@@ -413,8 +413,8 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     /// A host with which nothing is wrong.
-    fn healthy() -> Seen {
-        Seen {
+    fn healthy() -> HostState {
+        HostState {
             files: Some((1024, 65536)),
             is_root: false,
             somaxconn: Some(4096),
@@ -458,8 +458,8 @@ mod tests {
         Status { cluster: "mbal".into(), servers: vec![server(1), server(2)], ..Status::default() }
     }
 
-    fn wanted() -> Wanted {
-        Wanted {
+    fn wanted() -> Needs {
+        Needs {
             connections: 10_000,
             files: 10_100,
             workers: 4,
@@ -473,7 +473,7 @@ mod tests {
     }
 
     /// What is not right, by level, check and what mends it.
-    fn told(seen: &Seen, wanted: &Wanted) -> Vec<(Level, &'static str, String, String)> {
+    fn told(seen: &HostState, wanted: &Needs) -> Vec<(Level, &'static str, String, String)> {
         let bad = findings(seen, wanted).into_iter().filter(|one| one.level != Level::Right);
         bad.map(|one| {
             (one.level, one.check, one.seen, one.mend.expect("what is bad can be mended"))
@@ -491,12 +491,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_not_told() {
-        let seen = Seen::default();
+        let seen = HostState::default();
         let checks: Vec<&str> = findings(&seen, &wanted()).iter().map(|one| one.check).collect();
         assert_eq!(checks, ["CPU quota"]);
     }
 
-    type Plant = fn(&mut Seen, &mut Wanted);
+    type Plant = fn(&mut HostState, &mut Needs);
 
     /// One fault each, planted into what is healthy: it alone is found, with these words, and mended by these.
     #[test]
@@ -712,12 +712,12 @@ mod tests {
         }
     }
 
-    fn server(seen: &mut Seen) -> &mut ServerStatus {
+    fn server(seen: &mut HostState) -> &mut ServerStatus {
         let Some(Ok(status)) = &mut seen.cluster else { panic!("it has a cluster") };
         &mut status.servers[0]
     }
 
-    fn broken(seen: &mut Seen) {
+    fn broken(seen: &mut HostState) {
         let Some(Ok(status)) = &mut seen.cluster else { panic!("it has a cluster") };
         let link = LinkStatus {
             from: 1,

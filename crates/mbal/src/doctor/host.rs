@@ -10,7 +10,7 @@ use mbal_control::api::Status;
 use mbal_reactor::process;
 use mbal_server::{Interface, Listen, machine};
 
-use super::checks::{Clock, Port, Secret, Seen};
+use super::checks::{Clock, HostState, Port, Secret};
 use crate::cluster;
 
 /// A server's link takes a connection within this time, or a firewall is in the way.
@@ -21,13 +21,13 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const CLOCKS: &str = "/sys/devices/system/clocksource/clocksource0";
 
 /// What the kernel's files say. `read` reads one.
-pub fn kernel(read: impl Fn(&str) -> Option<String>) -> Seen {
+pub fn kernel(read: impl Fn(&str) -> Option<String>) -> HostState {
     let number = |path: &str| read(path)?.trim().parse().ok();
     let of = |path: &str, name: &str| kib(&read(path)?, name);
     let memory = |name: &str| of("/proc/meminfo", name);
     let commit_left = || Some(memory("CommitLimit")?.saturating_sub(memory("Committed_AS")?));
     let word = |path: &str| Some(read(path)?.trim().to_owned());
-    Seen {
+    HostState {
         somaxconn: number("/proc/sys/net/core/somaxconn"),
         syn_backlog: number("/proc/sys/net/ipv4/tcp_max_syn_backlog"),
         overcommit: number("/proc/sys/vm/overcommit_memory"),
@@ -45,12 +45,12 @@ pub fn kernel(read: impl Fn(&str) -> Option<String>) -> Seen {
                 .map(|all| all.split_whitespace().map(str::to_owned).collect())
                 .unwrap_or_default(),
         },
-        ..Seen::default()
+        ..HostState::default()
     }
 }
 
 /// With what the system tells of this process.
-pub fn seen() -> Seen {
+pub fn seen() -> HostState {
     let mut seen = kernel(|path| fs::read_to_string(path).ok());
     seen.files = process::descriptor_limits().ok();
     seen.is_root = process::is_root();
@@ -112,7 +112,7 @@ pub fn secret(flag: &'static str, path: &Path) -> Secret {
 }
 
 /// The cluster's state, and which of its servers this host does not reach.
-pub fn cluster(url: &str, token: Option<PathBuf>, seen: &mut Seen) {
+pub fn cluster(url: &str, token: Option<PathBuf>, seen: &mut HostState) {
     let asked = cluster::caller(url, &cluster::Token::of(token));
     let status = asked.and_then(|caller| {
         let text = cluster::text(&caller, "GET", "/v1/status", None)?;

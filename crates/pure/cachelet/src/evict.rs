@@ -49,7 +49,7 @@ pub struct Cleaner {
 }
 
 struct OfWorker {
-    owned: SpinLock<ranks::Owned, Owned>,
+    owned: SpinLock<ranks::OwnSlots, OwnSlots>,
     gauge: SpinLock<ranks::Gauge, Gauge>,
     /// The page that it has cleaned a part of.
     begun: SpinLock<ranks::Begun, Option<Begun>>,
@@ -61,15 +61,15 @@ struct OfWorker {
 }
 
 /// The cachelets of a worker, as they were when owners had changed so often.
-struct Owned {
+struct OwnSlots {
     changes: (u64, u32),
     slots: Arc<[Slot]>,
 }
 
-impl Owned {
+impl OwnSlots {
     /// Of a time that has never been.
-    fn unknown() -> Owned {
-        Owned { changes: (u64::MAX, 0), slots: Arc::new([]) }
+    fn unknown() -> OwnSlots {
+        OwnSlots { changes: (u64::MAX, 0), slots: Arc::new([]) }
     }
 }
 
@@ -77,7 +77,7 @@ impl Cleaner {
     pub fn new(workers: usize) -> Cleaner {
         let worker = || {
             Apart(OfWorker {
-                owned: SpinLock::new(Owned::unknown()),
+                owned: SpinLock::new(OwnSlots::unknown()),
                 gauge: SpinLock::new(Gauge::default()),
                 begun: SpinLock::new(None),
                 looked_for_expired: AtomicU32::new(0),
@@ -96,7 +96,7 @@ impl Cleaner {
         if owned.changes != changes {
             let of_worker = all.slots.used().filter(|cachelet| cachelet.front.owner() == worker);
             let slots = of_worker.map(|cachelet| cachelet.front.slot).collect();
-            *owned = Owned { changes, slots };
+            *owned = OwnSlots { changes, slots };
         }
         owned.slots.clone()
     }

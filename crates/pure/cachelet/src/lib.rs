@@ -26,6 +26,7 @@ mod memory;
 mod pages;
 mod policy;
 mod pool;
+mod zeroed;
 
 // What workers see of a cachelet without its lock.
 mod aged;

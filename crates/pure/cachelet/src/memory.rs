@@ -1,9 +1,10 @@
 //! The bytes that items and indexes live in: one range for the life of the server.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::zeroed::Zeroed;
 
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;
@@ -54,11 +55,8 @@ pub unsafe trait Region: Send + Sync {
 
 /// A region from the allocator, zeroed and so untouched until it is used.
 struct Heap {
-    base: NonNull<u8>,
+    zeroed: Zeroed,
     bytes: usize,
-    /// What came from the allocator.
-    whole: NonNull<u8>,
-    layout: Layout,
 }
 
 // SAFETY: who may touch which bytes when is the business of `sync`; the range itself never moves.
@@ -66,31 +64,10 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-// SAFETY: it is nothing but the right to free what it names.
-unsafe impl Send for Heap {}
-// SAFETY: as above.
-unsafe impl Sync for Heap {}
-
-impl Heap {
-    fn new(bytes: usize) -> Heap {
-        // Only at the allocator's own alignment does it know that fresh memory is zero already, and
-        // leaves it untouched; so the range is aligned here.
-        let layout =
-            Layout::from_size_align(bytes + ALIGNMENT, 16).expect("a size that -m may have");
-        // SAFETY: the layout's size is not zero.
-        let whole = NonNull::new(unsafe { alloc_zeroed(layout) });
-        let whole = whole.unwrap_or_else(|| handle_alloc_error(layout));
-        let ahead = whole.as_ptr().align_offset(ALIGNMENT);
-        // SAFETY: the layout has ALIGNMENT bytes more than are needed behind it.
-        let base = unsafe { whole.add(ahead) };
-        Heap { base, bytes, whole, layout }
-    }
-}
-
-// SAFETY: what the allocator gave is ours and usable until it is freed; `base` is aligned.
+// SAFETY: what the allocator gave is ours and usable until it is freed; its start is aligned.
 unsafe impl Region for Heap {
     fn range(&self) -> NonNull<[u8]> {
-        NonNull::slice_from_raw_parts(self.base, self.bytes)
+        NonNull::slice_from_raw_parts(self.zeroed.start(), self.bytes)
     }
 
     fn commit(&self, bytes: usize) -> bool {
@@ -100,17 +77,11 @@ unsafe impl Region for Heap {
     fn decommit(&self, _: Range<usize>) {}
 }
 
-impl Drop for Heap {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this very layout.
-        unsafe { dealloc(self.whole.as_ptr(), self.layout) }
-    }
-}
-
 impl Memory {
     /// From the allocator.
     pub fn heap(bytes: usize) -> Memory {
-        Memory::of(Box::new(Heap::new(bytes)))
+        let zeroed = Zeroed::new(bytes, ALIGNMENT).expect("memory for a store");
+        Memory::of(Box::new(Heap { zeroed, bytes }))
     }
 
     /// In a region of which nothing is in use.

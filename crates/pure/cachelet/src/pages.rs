@@ -1,8 +1,6 @@
 //! The pages of a store: their bytes, what is known of each, who has them, and in which order they were sealed.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Deref;
-use std::ptr::NonNull;
 use std::slice;
 
 use mbal_model::Seconds;
@@ -15,6 +13,7 @@ use crate::policy::Temper;
 use crate::pool::{PageId, Pool};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::types::Options;
+use crate::zeroed::Zeroed;
 
 /// Pages are this part of a cachelet's share of the memory, within bounds.
 const PAGES_PER_CACHELET: usize = 128;
@@ -143,30 +142,15 @@ impl Pages {
 
 /// What is known of each page that there may ever be.
 struct Known {
-    first: NonNull<Page>,
+    words: Zeroed,
     pages: usize,
-    /// What came from the allocator.
-    whole: NonNull<u8>,
-    layout: Layout,
 }
 
-// SAFETY: it is nothing but the right to these pages, which threads may share.
-unsafe impl Send for Known {}
-// SAFETY: as above.
-unsafe impl Sync for Known {}
-
 impl Known {
-    /// Untouched until it is used. `None`: there is no memory for so many.
+    /// `None`: there is no memory for so many.
     fn untouched(pages: usize) -> Option<Known> {
-        // Only at the allocator's own alignment does it leave fresh memory untouched; so pages are aligned here.
-        let bytes = (pages + 1) * size_of::<Page>();
-        let layout = Layout::from_size_align(bytes, 16).expect("32 bits of pages");
-        // SAFETY: the layout's size is not zero.
-        let whole = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let ahead = whole.as_ptr().align_offset(align_of::<Page>());
-        // SAFETY: the layout has room for one page more, and a page is as long as it is aligned.
-        let first = unsafe { whole.add(ahead) }.cast();
-        Some(Known { first, pages, whole, layout })
+        let words = Zeroed::new(pages.checked_mul(size_of::<Page>())?, align_of::<Page>())?;
+        Some(Known { words, pages })
     }
 }
 
@@ -176,14 +160,7 @@ impl Deref for Known {
     #[inline(always)]
     fn deref(&self) -> &[Page] {
         // SAFETY: so many were allocated, and zeroed integers are a page by default. (Those of loom are not; its models make no pages.)
-        unsafe { slice::from_raw_parts(self.first.as_ptr(), self.pages) }
-    }
-}
-
-impl Drop for Known {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this very layout.
-        unsafe { dealloc(self.whole.as_ptr(), self.layout) }
+        unsafe { slice::from_raw_parts(self.words.start().cast().as_ptr(), self.pages) }
     }
 }
 

@@ -70,7 +70,7 @@ impl WorkerPool {
 }
 
 /// What every request looks at, and who has locked `global` writes.
-struct Told {
+struct Levels {
     /// So many pages may exist, page 0 among them.
     limit: AtomicU32,
     /// Pages that exist all the same.
@@ -83,7 +83,7 @@ struct Told {
 
 pub struct Pool {
     epochs: Epochs,
-    told: Apart<Told>,
+    told: Apart<Levels>,
     global: Apart<SpinLock<ranks::GlobalPool, Global>>,
     workers: Box<[Apart<WorkerPool>]>,
     /// Pages that a worker takes from the global pool at a time.
@@ -104,7 +104,7 @@ impl Pool {
             let local = SpinLock::new(Local::default());
             Apart(WorkerPool { free: AtomicU32::new(0), waiting: AtomicU32::new(0), local })
         };
-        let told = Told {
+        let told = Levels {
             limit: AtomicU32::new(limit),
             surplus: AtomicU32::new(0),
             free: AtomicU32::new(limit - 1),

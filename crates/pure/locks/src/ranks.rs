@@ -85,7 +85,7 @@ ranks! {
 
     // A store.
     Changes: "which cachelets are here", "workers, `mbal-member`";
-    Owned: "which cachelets one worker owns", "that worker";
+    OwnSlots: "which cachelets one worker owns", "that worker";
     Gauge: "what one worker's evictions have shown", "that worker";
     Cachelet: "a cachelet: its writer's lock", "workers, metrics";
     NewHalf: "the upper half of a cachelet that is split, whose lower one is held", "its owner";
