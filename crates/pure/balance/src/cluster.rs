@@ -61,11 +61,13 @@ const MOVE_SECONDS: f64 = 0.1;
 const LIMITS_FROM: f64 = 0.7;
 const LIMITS_LEAST: f64 = 0.1;
 /// A worker gives so many at a time that take longer than half an epoch: its server's places are for its other workers, too.
-const LONG_MOVES_MAX: usize = 2;
+const LONG_MOVES_MAX: usize = 4;
 const LONG_SECONDS: f64 = 0.5;
+/// As long as nobody has seen how fast cachelets go, it may be that slow.
+const SLOW_BYTES: f64 = (4 << 20) as f64;
 /// In which it has to be earned back. Always the same: a time that grew with the age of the load made moves worth their price one after the
 /// other, long after all had settled.
-const EARNED_SECONDS: f64 = 15.0;
+const EARNED_SECONDS: f64 = 20.0;
 
 /// Remembers from epoch to epoch what shares, cases and rest need; everything else it is given.
 #[derive(Default)]
@@ -205,6 +207,7 @@ impl ClusterPlanner {
             }
         }
         self.begin(plans, &mut board);
+        self.pace.begin(&board.moves);
         splits.iter().for_each(|split| self.splits.begin(split, outlook.epoch));
         if !outlook.awaits {
             fill(&mut board, &mut self.filling, &self.thresholds);
@@ -343,11 +346,8 @@ impl ClusterPlanner {
         let worker = before.workers.iter().find(|worker| worker.at == at);
         let (load, fixed) = worker.map_or((0.0, 0.0), |one| (one.load(), one.fixed));
         let price = 3.0 * MOVE_COST / EARNED_SECONDS / field.workers().len() as f64;
-        let rules = Moves {
-            may_take,
-            price: price / limits(load),
-            bytes_a_second: self.pace.bytes_a_second(),
-        };
+        let rules =
+            Moves { may_take, price: price / limits(load), bytes_a_second: self.pace.of(at) };
         let quotients = field.workers().iter().map(|worker| worker.at).zip(field.quotients());
         let had: BTreeMap<Owner, f64> = quotients.collect();
         let mut units: Vec<Vec<PlannedMove>> = Vec::new();
@@ -374,13 +374,16 @@ impl ClusterPlanner {
         for step in &board.outlook.under_way {
             *giving.entry(step.from).or_default() += 1;
         }
-        let long_bytes = LONG_SECONDS * self.pace.bytes_a_second();
         for turn in 0..most {
             for help in plans.iter().filter(|help| turn < help.units.len()) {
                 let Help { at, seen, load, fixed, .. } = *help;
                 let gives = giving.entry(at).or_default();
-                let is_long = help.units[turn][0].bytes as f64 > long_bytes;
-                let may_begin = !is_long || *gives < LONG_MOVES_MAX;
+                let bytes = help.units[turn][0].bytes as f64;
+                let may_begin = match self.pace.is_known() {
+                    true => bytes <= LONG_SECONDS * self.pace.of(at) || *gives < LONG_MOVES_MAX,
+                    // One shows how long it takes.
+                    false => bytes <= LONG_SECONDS * SLOW_BYTES || *gives == 0,
+                };
                 let begun = may_begin && board.begin(&help.units[turn]);
                 *gives += usize::from(begun);
                 let [seen, load, fixed] = [seen, load, fixed].map(rounded);
@@ -494,13 +497,13 @@ impl ClusterPlanner {
         self.rest.forget_before(epoch, self.thresholds.rest_epochs);
         let under_way: BTreeSet<Prefix> =
             outlook.under_way.iter().map(|step| step.cachelet).collect();
-        let (mut homes, mut arrived) = (BTreeMap::new(), BTreeMap::<ServerId, u64>::new());
+        let (mut homes, mut arrived) = (BTreeMap::new(), Vec::new());
         for worker in outlook.servers.iter().flat_map(|server| &server.workers) {
             for held in &worker.cachelets {
                 let (cachelet, home) = (held.cachelet, worker.at.server);
                 let from = self.homes.get(&cachelet).filter(|before| **before != home);
-                if let Some(from) = from {
-                    *arrived.entry(*from).or_default() += held.bytes;
+                if from.is_some() {
+                    arrived.push((cachelet, held.bytes));
                 }
                 let was_under_way = self.under_way.contains(&cachelet);
                 if from.is_some() || was_under_way && !under_way.contains(&cachelet) {
@@ -510,7 +513,7 @@ impl ClusterPlanner {
                 homes.insert(cachelet, home);
             }
         }
-        self.pace.observe(&arrived, &outlook.under_way);
+        self.pace.observe(&arrived, outlook);
         (self.homes, self.under_way) = (homes, under_way);
     }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use mbal_model::{
-    CacheletLoad, Move, Outlook, Owner, Prefix, ServerId, ServerOutlook, Service, Standing,
+    CacheletLoad, Move, MoveId, Outlook, Owner, Prefix, ServerId, ServerOutlook, Service, Standing,
     WorkerId, WorkerLoad,
 };
 
-use crate::api::{Heartbeat, RestReport, WorkerReport};
+use crate::api::{Heartbeat, Progress, RestReport, WorkerReport};
 use crate::balancing::Balanced;
 use crate::hot::hot_hashes;
 use crate::ledger::Ledger;
@@ -72,10 +72,15 @@ pub(crate) fn outlook(
         }
     }
     let step = |one: &crate::Move| Move { cachelet: one.prefix, from: one.from, to: one.to };
+    let gone = |(id, one): (&MoveId, &crate::Move)| {
+        let report = ledger.report(one.from.server, id.0)?;
+        (report.progress != Progress::Asking).then_some((one.prefix, report.bytes))
+    };
     Outlook {
         epoch,
         servers: servers.into_values().collect(),
         under_way: ledger.state().moves.values().map(step).collect(),
+        gone: ledger.state().moves.iter().filter_map(gone).collect(),
         knows_hot_keys,
         awaits: ledger.awaits() && !is_whole(ledger),
         remedies: ledger.state().remedies.clone(),

@@ -1,5 +1,7 @@
 //! What the planner of a whole cluster reads, and what it returns: phase 3, and servers that are to be emptied.
 
+use std::collections::BTreeMap;
+
 use crate::{Move, Owner, Prefix, Remedy, ServerId, WorkerLoad};
 
 /// Moves that a server takes part in at a time: so many as source, and so many as destination.
@@ -62,6 +64,8 @@ pub struct Outlook {
     pub servers: Vec<ServerOutlook>,
     /// Moves under way. Their cachelets are still the source's in `servers`.
     pub under_way: Vec<Move>,
+    /// Of these, bytes that their sources say have gone. Who has not begun says nothing.
+    pub gone: BTreeMap<Prefix, u64>,
     /// Servers tell which keys are hot: what they say nothing of is not one key's. Else nothing is split.
     pub knows_hot_keys: bool,
     /// The coordinator has just begun, and servers have not said yet how they are and what they do about it.

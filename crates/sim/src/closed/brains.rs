@@ -302,9 +302,13 @@ impl Brains {
         let report = |worker: &WorkerLoad| WorkerReport::of(worker, listed);
         let moves = self.coordinator.state().moves.iter();
         let moves = moves.filter(|(_, one)| one.from.server == id).map(|(number, _)| {
-            let is_here = placement.moves.get(&number.0).is_some_and(|one| one.left_bytes == 0.0);
+            let Some(one) = placement.moves.get(&number.0) else {
+                return MoveReport { number: number.0, ..MoveReport::default() };
+            };
+            let is_here = one.left_bytes == 0.0;
             let progress = if is_here { Progress::Sealed } else { Progress::Moving };
-            MoveReport { number: number.0, progress, ..MoveReport::default() }
+            let bytes = (self.bytes(one.cachelet) - one.left_bytes) as u64;
+            MoveReport { number: number.0, progress, bytes, ..MoveReport::default() }
         });
         let Snapshot { workers } = &self.balancers[server].reading().snapshot;
         let own = server * self.workers..(server + 1) * self.workers;
