@@ -42,8 +42,14 @@ impl Cachelets {
         }
         let pages = &self.shared.pages;
         sum.free_bytes = u64::from(pages.pool.unused()) * pages.bytes as u64;
-        sum.used_bytes = u64::from(pages.pool.used()) * pages.bytes as u64;
+        sum.used_bytes = self.used_bytes();
         sum
+    }
+
+    /// Pages that hold something, as [`StoreStats::used_bytes`] has it, without a look at each cachelet.
+    pub fn used_bytes(&self) -> u64 {
+        let pages = &self.shared.pages;
+        u64::from(pages.pool.used()) * pages.bytes as u64
     }
 
     /// By class, 0 is none.

@@ -194,7 +194,25 @@ pub struct Heartbeat {
     /// What its own balancer has done last for its workers, the oldest first, at most [`REMEDIES_LISTED`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remedies: Vec<RemedyReport>,
+    /// Nothing of an older version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vitals: Option<VitalsReport>,
 }
+
+/// Of a heartbeat: how full a server is, and how fast it was in its last epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VitalsReport {
+    /// Of the memory that its items may have.
+    pub used_bytes: u64,
+    /// Requests by how long they took: how many took less than so many nanoseconds, and not less than those before. At most
+    /// [`LATENCIES_LISTED`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub latency_ns: Vec<(u64, u64)>,
+}
+
+/// Buckets of a heartbeat's latencies: a server tells a sixteenth of a power of two apart, and few are not empty.
+pub const LATENCIES_LISTED: usize = 512;
 
 /// Of a heartbeat.
 pub const REMEDIES_LISTED: usize = 4;

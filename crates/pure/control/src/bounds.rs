@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 
 use crate::api::{
-    AgesReport, AutoscaleConfig, CurveReport, Heartbeat, LOADS, LinkReport, MoveReport,
-    Registration, RemedyReport, ScaleCall, WorkerReport,
+    AgesReport, AutoscaleConfig, CurveReport, Heartbeat, LATENCIES_LISTED, LOADS, LinkReport,
+    MoveReport, Registration, RemedyReport, ScaleCall, VitalsReport, WorkerReport,
 };
 use crate::refusal::Refusal;
 use crate::request::Request;
@@ -67,8 +67,15 @@ fn heartbeat(one: &Heartbeat) -> Result<(), String> {
     count("room_bytes", one.room_bytes.unwrap_or_default())?;
     within("requests", one.requests, &RATES)?;
     text("version", &one.version, NAME_BYTES_MAX)?;
+    one.vitals.as_ref().map_or(Ok(()), vitals)?;
     one.curve.as_ref().map_or(Ok(()), curve)?;
     one.ages.as_ref().map_or(Ok(()), ages)
+}
+
+fn vitals(one: &VitalsReport) -> Result<(), String> {
+    count("used_bytes", one.used_bytes)?;
+    list("latency_ns", one.latency_ns.len(), LATENCIES_LISTED)?;
+    one.latency_ns.iter().try_for_each(|(_, requests)| count("latency_ns", *requests))
 }
 
 fn worker(one: &WorkerReport) -> Result<(), String> {

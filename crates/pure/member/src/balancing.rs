@@ -15,11 +15,12 @@ use mbal_balance::{
     self as balance, Balancer, Cause, Decision, Mode, Proposal, Question, Thresholds, Verdict,
 };
 use mbal_control::api::{
-    BalanceMode, REMEDIES_LISTED, RemedyReport, WorkerReport, cachelets_listed,
+    BalanceMode, LATENCIES_LISTED, REMEDIES_LISTED, RemedyReport, VitalsReport, WorkerReport,
+    cachelets_listed,
 };
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, Prefix, WorkerId, WorkerLoad};
-use mbal_worker::{OrderId, Report, Shared, Sums, Tallies, order_event};
+use mbal_worker::{Histograms, OrderId, Report, Shared, Sums, Tallies, order_event};
 
 /// What heartbeats say of the last epoch; nothing before one has ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +32,7 @@ pub struct Loads {
     pub requests: f64,
     /// What the balancer has done last, and what came of it.
     pub remedies: Vec<RemedyReport>,
+    pub vitals: VitalsReport,
 }
 
 pub enum Event {
@@ -80,6 +82,7 @@ struct Counted {
     tallies: Tallies,
     /// By worker.
     keys: Vec<Keys>,
+    latencies: Histograms,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -161,7 +164,8 @@ impl Balancing {
         let tallies = self.shared.end_epoch(now.as_nanos());
         let workers = 0..usize::from(self.shared.settings.workers);
         let keys = workers.map(|worker| Keys::of(&self.shared.sums_of(worker))).collect();
-        let counted = Counted { at: now, tallies, keys };
+        let latencies = self.shared.latencies_ever();
+        let counted = Counted { at: now, tallies, keys, latencies };
         let nothing = Counted::default();
         let (before, is_first) = match &self.before {
             Some(_) if is_planted(Fault::EpochCountsAll) => (&nothing, false),
@@ -173,7 +177,8 @@ impl Balancing {
         self.shared.set_phase_two(self.balancer.in_phase_two());
         // What was counted before there was a balancer is no epoch.
         if !is_first {
-            self.loads = loads(&self.balancer, before, &counted);
+            let vitals = vitals(&self.shared, before, &counted);
+            self.loads = Loads { vitals, ..loads(&self.balancer, before, &counted) };
         }
         // A thread that woke too late begins a whole epoch: loads of a short one are noise.
         let next = self.ends + self.epoch;
@@ -228,6 +233,15 @@ fn loads(balancer: &Balancer, before: &Counted, counted: &Counted) -> Loads {
         helpless: balancer.is_helpless(),
         requests: keys as f64 / (counted.at - before.at).as_secs_f64().max(1e-9),
         remedies: remedies(balancer),
+        vitals: VitalsReport::default(),
+    }
+}
+
+fn vitals(shared: &Shared, before: &Counted, counted: &Counted) -> VitalsReport {
+    let of_epoch = counted.latencies.clone().since(&before.latencies);
+    VitalsReport {
+        used_bytes: shared.store.used_bytes(),
+        latency_ns: of_epoch.all_buckets().take(LATENCIES_LISTED).collect(),
     }
 }
 

@@ -330,7 +330,7 @@ impl Member {
             life.curve_at = time.lease + CURVE_EVERY;
             curve = shared.curve(time.worker.second).map(curve_report);
         }
-        let Loads { workers, memory_bytes, helpless, requests, remedies } = loads;
+        let Loads { workers, memory_bytes, helpless, requests, remedies, vitals } = loads;
         Heartbeat {
             workers,
             memory_bytes,
@@ -352,6 +352,7 @@ impl Member {
             curve,
             ending: outside.is_ending,
             ages: life.ages.clone(),
+            vitals: Some(vitals),
             ..Heartbeat::default()
         }
     }

@@ -113,8 +113,15 @@ impl Histograms {
         &self.0[class as usize]
     }
 
+    /// Of all classes together, the buckets that are not empty: where each ends, in ns, and the requests in it.
+    pub fn all_buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let requests = |at: usize| self.0.iter().map(|class| class.buckets[at]).sum();
+        let all = (0..BUCKETS).map(move |at| (end_ns(at), requests(at)));
+        all.filter(|(_, requests)| *requests > 0)
+    }
+
     /// What was recorded since `earlier`.
-    pub(crate) fn since(mut self, earlier: &Histograms) -> Histograms {
+    pub fn since(mut self, earlier: &Histograms) -> Histograms {
         for (now, then) in self.0.iter_mut().zip(&earlier.0) {
             now.buckets.iter_mut().zip(&then.buckets).for_each(|(now, then)| *now -= then);
             now.sum_ns -= then.sum_ns;
