@@ -124,6 +124,7 @@ impl Coordinator {
             Request::SaidLost(server, call) => self.said_lost(server, call).map(done)?,
             Request::Map => Response::Map(ledger.document()?.to_string()),
             Request::Status => Response::Status(self.status()),
+            Request::Overview => Response::Overview(Box::new(self.overview())),
             Request::Move(call) => Response::Move(moves::begin(ledger, &call)?),
             Request::CancelMove(number) => moves::cancel(ledger, number).map(done)?,
             Request::Split(call) => moves::split(ledger, &call).map(done)?,

@@ -40,6 +40,7 @@ mod draining;
 mod hot;
 mod moves;
 mod outlook;
+mod overview;
 mod remedies;
 
 mod autoscaling;
@@ -65,6 +66,7 @@ pub use forecast::Demand;
 pub use hot::Rates;
 pub use inventory::Inventory;
 pub use leases::Owners;
+pub use overview::{Overview, ServerOverview, WorkerOverview};
 pub use placement::{deal, redeal};
 pub use refusal::Refusal;
 pub use request::{Done, Request, Response};

@@ -12,6 +12,7 @@ use crate::forecast::Demand;
 use crate::hot::Rates;
 use crate::inventory::Inventory;
 use crate::leases::Owners;
+use crate::overview::Overview;
 use crate::refusal::Refusal;
 use crate::state::State;
 
@@ -24,6 +25,8 @@ pub enum Request {
     Leave(ServerId, Incarnation),
     Map,
     Status,
+    /// What the page shows.
+    Overview,
     Move(api::MoveCall),
     CancelMove(u32),
     Split(api::SplitCall),
@@ -76,6 +79,7 @@ pub enum Response {
     /// A map document.
     Map(String),
     Status(Status),
+    Overview(Box<Overview>),
     /// The number of the move that was begun.
     Move(u32),
     Outlook(Outlook),

@@ -9,6 +9,7 @@ use crate::api::{ServerStatus, Status, WorkerReport};
 use crate::draining::is_empty;
 use crate::linked::{broken_links, unlinked};
 use crate::moves;
+use crate::overview::{self, Overview};
 
 impl Coordinator {
     /// O(cachelets).
@@ -23,6 +24,17 @@ impl Coordinator {
             balance: self.balanced.status(&self.ledger),
             hot: Some(self.hot.status(&self.ledger)),
             broken_links: broken_links(&self.ledger),
+        }
+    }
+
+    /// O(cachelets + workers).
+    pub(super) fn overview(&self) -> Overview {
+        Overview {
+            status: self.status(),
+            hot: self.hot.keys(&self.ledger),
+            scaling: self.scaling.status(&self.ledger, &self.balanced.drains),
+            servers: overview::servers(&self.ledger),
+            epoch: self.ledger.epoch,
         }
     }
 
