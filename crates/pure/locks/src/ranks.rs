@@ -46,6 +46,7 @@ ranks! {
     Driver: "the coordinator's state; held while it is saved", "its API, planner, autoscaler, watcher";
     Seat: "who leads among coordinators", "whoever has the driver, `mbal-election`";
     EtcdCluster: "which etcd it is", "whoever asks etcd";
+    PageHistory: "a day of what the page has shown", "whoever makes frames, and serves them";
 
     // Threads of a server beside its workers.
     Departure: "how far a server's end has come", "main thread, `mbal-member`, `mbal-departure`";
