@@ -18,6 +18,8 @@ use mbal_control::{self as control, Refusal};
 use mbal_election::Term;
 use mbal_locks::{Mutex, ranks};
 use mbal_model::ServerId;
+use mbal_webpage::ASSETS;
+use mbal_wire::unescaped;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
@@ -26,12 +28,13 @@ use tokio::time::timeout;
 use crate::driver::{Driver, Failed};
 use crate::gate::{Gate, OnlyDry, SCALE, enter, unauthorized};
 use crate::metrics::of_who_waits;
+use crate::page::{self, Page};
 use crate::seat::{NotLeading, Seat};
 
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 25] = [
+pub const ROUTES: [(&str, &str); 28] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
@@ -55,6 +58,9 @@ pub const ROUTES: [(&str, &str); 25] = [
     ("post", "/v1/servers/{id}/drain"),
     ("delete", "/v1/servers/{id}/drain"),
     ("get", "/metrics"),
+    ("get", "/v1/live"),
+    ("get", "/v1/history"),
+    ("get", "/v1/where"),
     ("get", "/v1/leads"),
     ("get", "/healthz"),
 ];
@@ -76,10 +82,14 @@ pub(crate) struct Shared {
     /// Of whoever calls and wants the driver: one after the other, and none of those who wait has a thread.
     pub turn: Arc<Semaphore>,
     pub gate: Arc<Gate>,
+    pub page: Arc<Page>,
 }
 
 pub(crate) fn router(shared: Shared) -> Router {
-    Router::new()
+    let files = ASSETS.iter().fold(Router::new(), |router, asset| {
+        router.route(asset.path, get(move || page::file(asset)))
+    });
+    files
         .route("/v1/map", get(map))
         .route("/v1/status", get(status))
         .route("/v1/events", get(events))
@@ -97,6 +107,9 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/balance", put(balance))
         .route(SCALE, post(scale).get(scaling).delete(end_scaling))
         .route("/metrics", get(metrics))
+        .route("/v1/live", get(page::live))
+        .route("/v1/history", get(page::history))
+        .route("/v1/where", get(whereabouts))
         .route("/v1/moves", post(begin_move))
         .route("/v1/moves/{number}", delete(cancel_move))
         .route("/v1/splits", post(split))
@@ -184,7 +197,7 @@ impl Shared {
     }
 
     /// On a thread that may wait. The turn is over when that is, whether or not anybody still wants to know.
-    fn driven<T: Send + 'static>(
+    pub(crate) fn driven<T: Send + 'static>(
         self,
         turn: OwnedSemaphorePermit,
         ask: impl FnOnce(&mut Driver) -> T + Send + 'static,
@@ -210,6 +223,7 @@ impl Shared {
             control::Response::Scale(told) => Json(*told).into_response(),
             // Planners read it, not callers.
             control::Response::Outlook(_)
+            | control::Response::Overview(_)
             | control::Response::Rates(_)
             | control::Response::Owners(_)
             | control::Response::Demand(_)
@@ -366,6 +380,15 @@ async fn metrics(State(shared): State<Shared>) -> Response {
     });
     let page = page.await.ok().flatten().unwrap_or_else(of_who_waits);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
+}
+
+/// `?what=KEY`: a key or a cachelet, as a URL writes it.
+async fn whereabouts(State(shared): State<Shared>, RawQuery(query): RawQuery) -> Response {
+    let what = query.as_deref().and_then(|query| query.strip_prefix("what="));
+    let what = unescaped(what.unwrap_or_default().as_bytes());
+    let what = String::from_utf8_lossy(&what).into_owned();
+    let search = move |driver: &mut Driver| driver.search(&what);
+    shared.with_driver(search, |found| Json(found).into_response()).await
 }
 
 async fn begin_move(State(shared): State<Shared>, Body(body): Body<MoveCall>) -> Response {

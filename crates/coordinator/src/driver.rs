@@ -11,7 +11,7 @@ use mbal_control::{Coordinator, Refusal, Request, Response, Settings, State};
 use mbal_election::Term;
 use mbal_model::{Cluster, Instant};
 use mbal_reactor::LeaseClock;
-use serde::Serialize;
+use mbal_webpage::{EVENTS_SHOWN, EventTold as Event, Found, Look};
 
 use crate::metrics;
 use crate::move_lines::MoveLines;
@@ -62,15 +62,6 @@ struct Led {
     coordinator: Coordinator,
     /// Its time begins here: a new leader has heard nothing.
     began: Instant,
-}
-
-/// Something that was decided.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Event {
-    pub number: u64,
-    /// Seconds since 1970.
-    pub unix: u64,
-    pub text: String,
 }
 
 /// Why there is no answer.
@@ -338,6 +329,36 @@ impl Driver {
             }
             _ => metrics::of_who_stands_by(),
         }
+    }
+
+    /// For the page: all of it at one moment.
+    pub(crate) fn look_at_all(&mut self) -> Look {
+        match self.ask(Request::Overview).1 {
+            Ok(Response::Overview(overview)) => {
+                let events = self.events.iter().rev().take(EVENTS_SHOWN).cloned();
+                Look::Seen(overview, events.collect())
+            }
+            Err(Failed::NotLeading(NotLeading { why, leader })) => Look::StandsBy(why, leader),
+            Err(failed) => Look::Blind(failed.to_string()),
+            Ok(_) => unreachable!("a question has an answer of its own kind"),
+        }
+    }
+
+    /// Where a key or a cachelet is, and what is known of it.
+    pub(crate) fn search(&mut self, what: &str) -> (Option<Term>, Result<Found, Failed>) {
+        let (term, answer) = self.ask(Request::Overview);
+        let found = answer.and_then(|answer| {
+            let Response::Overview(overview) = answer else {
+                unreachable!("a question has an answer of its own kind")
+            };
+            let state = self.led.as_ref().and_then(|led| led.coordinator.state().document());
+            let no_map = || Failed::Refused(Refusal::Conflict("there is no map yet".into()));
+            let map = state.ok_or_else(no_map)?;
+            let events: Vec<Event> = self.events.iter().rev().cloned().collect();
+            let found = mbal_webpage::search(what, &map, &overview, &events);
+            found.map_err(|why| Failed::Refused(Refusal::Senseless(why.into())))
+        });
+        (term, found)
     }
 
     fn remember(&mut self, text: String) {

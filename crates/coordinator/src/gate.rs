@@ -28,6 +28,9 @@ const ROOM_BYTES: usize = 32 << 20;
 /// A body has come by then.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
+/// By which a browser says where the page is from that had this sent.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// The call that may be a dry run.
 pub(crate) const SCALE: &str = "/v1/scale";
 
@@ -52,12 +55,14 @@ impl Gate {
     #[expect(clippy::result_large_err, reason = "the error is the answer, and is made once a call")]
     fn let_in(&self, request: &Request) -> Result<Entry, Response> {
         let (headers, path) = (request.headers(), request.uri().path());
-        let host = one(headers, header::HOST)?;
-        if let Some(origin) = one(headers, header::ORIGIN)? {
-            if !is_same_origin(origin, host) {
-                let why = "a web page of another site may not call a coordinator";
-                return Err(failed(StatusCode::FORBIDDEN, why));
-            }
+        let (host, origin) = (one(headers, header::HOST)?, one(headers, header::ORIGIN)?);
+        let site = one(headers, FETCH_SITE)?;
+        let is_foreign = origin.is_some_and(|origin| !is_same_origin(origin, host));
+        // A link to the page is followed from anywhere.
+        let is_link = *request.method() == Method::GET && path == "/";
+        if is_foreign || site.is_some_and(|site| !is_own_site(site)) && !is_link {
+            let why = "a web page of another site may not call a coordinator";
+            return Err(failed(StatusCode::FORBIDDEN, why));
         }
         let said = one(headers, header::AUTHORIZATION)?;
         let said = said.and_then(|value| value.strip_prefix("Bearer ")).map(hashed);
@@ -75,6 +80,12 @@ impl Gate {
         }
         if !is_changing(request.method()) {
             return Ok(Entry::Free);
+        }
+        // Without a token whoever is on this host may change things, but no page in his browser.
+        if self.token.is_none() && (origin.is_some() || site.is_some()) {
+            let why =
+                "a page changes nothing without a token: start the coordinator with --token-file";
+            return Err(failed(StatusCode::UNAUTHORIZED, why));
         }
         let entry = match self.token.is_some() && !knows_token {
             true if *request.method() == Method::POST && path == SCALE => Entry::OnlyDry,
@@ -161,6 +172,11 @@ pub(crate) fn unauthorized() -> Response {
     let bearer = "Bearer".parse().expect("a header's value");
     response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
     response
+}
+
+/// Of this coordinator's own page, or of nobody's: a person has typed it.
+fn is_own_site(site: &str) -> bool {
+    matches!(site, "same-origin" | "none")
 }
 
 fn is_changing(method: &Method) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   servers, operators ── HTTP/JSON ──► gate.rs, api.rs ──► driver.rs: one transaction at a time ──► state_file.rs
-//!                                                              │ mbal_control::Coordinator        └─► seat.rs ──► mbal_etcd
+//!   browsers ◄── page.rs: files, frames                        │ mbal_control::Coordinator        └─► seat.rs ──► mbal_etcd
 //!                             planning.rs: a plan each epoch
 //!                             autoscaling.rs: a look each minute; machines.rs starts and stops servers
 //!                             watching.rs: a look at servers' leases, where there is etcd
@@ -19,6 +19,8 @@ mod kubernetes;
 mod machines;
 mod metrics;
 mod move_lines;
+mod page;
+mod patient;
 mod planning;
 mod serving;
 mod watching;

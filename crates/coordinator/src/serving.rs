@@ -17,12 +17,15 @@ use mbal_election::Terms;
 use mbal_etcd::{Etcd, Leadership, OwnersKeys};
 use mbal_locks::{Mutex, ranks};
 use mbal_model::Cluster;
+use mbal_webpage::STUCK_AFTER;
 use tokio::sync::Semaphore;
 
 use crate::api::{Shared, router};
 use crate::autoscaling::{Autoscale, Autoscaling};
 use crate::driver::{Driver, Say, Storage};
 use crate::gate::Gate;
+use crate::page::{Page, produce};
+use crate::patient::Patient;
 use crate::planning::Planning;
 use crate::seat::Seat;
 use crate::state_file::StateFile;
@@ -125,11 +128,13 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     if says_each_move {
         driver.says_each_move();
     }
+    let (page, arriving) = Page::new(config.token.is_some());
     let shared = Shared {
         driver: Arc::new(Mutex::new(driver)),
         seat: taken.clone(),
         turn: Arc::new(Semaphore::new(1)),
         gate: Arc::new(gate),
+        page: Arc::new(page),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -138,6 +143,7 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
         .build()
         .map_err(|error| error.to_string())?;
     let driver = Arc::clone(&shared.driver);
+    runtime.spawn(produce(shared.clone(), arriving));
     runtime.spawn(serve(listener, router(shared)));
     let mut seat = None;
     if let Some(taken) = taken {
@@ -244,6 +250,7 @@ async fn serve(listener: TcpListener, router: Router) {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
+        let stream = Patient::new(stream, STUCK_AFTER);
         let router = router.clone();
         let timed = tower::service_fn(move |request| {
             let router = router.clone();
@@ -316,6 +323,16 @@ mod tests {
             second.starts_with("HTTP/1.1 503") && second.contains("nothing was done"),
             "{second}"
         );
+        let mut page = TcpStream::connect(address).expect("it listens");
+        page.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        page.write_all(b"GET /v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is taken");
+        let (mut told, mut part) = (String::new(), [0; 4096]);
+        while !told.contains("\"trouble\":\"the coordinator waits for its disk or for etcd\"") {
+            let count = page.read(&mut part).expect("frames go on");
+            assert!(count > 0, "{told}");
+            told.push_str(&String::from_utf8_lossy(&part[..count]));
+        }
+        assert!(got(address, "/").contains("<title>MBal</title>"));
         drop(held);
         assert!(got(address, "/metrics").contains("\nmbal_coordinator_waits 0\n"));
         drop(waiting.join().expect("it is answered"));

@@ -370,7 +370,8 @@ fn the_description_has_every_call() {
     assert_eq!(described, routes);
     let folder = Folder::new();
     let running = begin(config(&folder.state()));
-    for (method, path) in routes {
+    // A stream of frames has no end.
+    for (method, path) in routes.into_iter().filter(|(_, path)| *path != "/v1/live") {
         let path = path.replace("{id}", "1").replace("{number}", "1");
         let (status, told) = call(&running, &method.to_uppercase(), &path, None);
         assert!(

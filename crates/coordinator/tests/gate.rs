@@ -69,7 +69,7 @@ fn what_a_web_page_may_have_sent_is_not_obeyed() {
     let host = format!("Host: {}", coordinator.running.as_ref().expect("it runs").address);
     let own = format!("Origin: http://{}", host.trim_start_matches("Host: "));
     let host = host.as_str();
-    let cases: [(&str, &[&str], &str, u16); 25] = [
+    let cases: [(&str, &[&str], &str, u16); 32] = [
         // As servers and tools call.
         ("PUT /v1/balance", &[host, JSON], r#"{"mode":"on"}"#, 200),
         (
@@ -84,7 +84,15 @@ fn what_a_web_page_may_have_sent_is_not_obeyed() {
         ("GET /v1/status", &["Host: localhost:9"], "", 200),
         ("GET /v1/status", &["Host: coordinator:11210"], "", 200),
         ("GET /v1/status", &["Host: Cache.example:11210"], "", 200),
-        ("PUT /v1/balance", &[host, &own, JSON], r#"{"mode":"on"}"#, 200),
+        // A page of its own, without a token.
+        ("PUT /v1/balance", &[host, &own, JSON], r#"{"mode":"on"}"#, 401),
+        ("PUT /v1/balance", &[host, "Sec-Fetch-Site: same-origin", JSON], r#"{"mode":"on"}"#, 401),
+        ("GET /v1/status", &[host, &own, "Sec-Fetch-Site: same-origin"], "", 200),
+        ("GET /v1/status", &[host, "Sec-Fetch-Site: cross-site"], "", 403),
+        ("GET /v1/live", &[host, "Sec-Fetch-Site: same-site"], "", 403),
+        ("GET /", &[host, "Sec-Fetch-Site: cross-site"], "", 200),
+        ("GET /", &["Host: evil.example:11210"], "", 403),
+        ("DELETE /v1/scale", &[host, "Sec-Fetch-Site: cross-site"], "", 403),
         // fetch(..., {mode: "no-cors"}), a form, and a fetch without a body.
         ("POST /v1/servers/7/lost", &[host, EVIL, TEXT], "{}", 403),
         ("POST /v1/servers/7/lost", &[host, TEXT], "{}", 415),
@@ -128,7 +136,15 @@ fn who_brings_the_token_may_call_it_by_any_name() {
     let coordinator = Coordinator::start("token", Some(TOKEN));
     let bearer = format!("Authorization: Bearer {TOKEN}");
     let (bearer, other) = (bearer.as_str(), "Host: c1.cache.svc.cluster.local:11210");
-    let cases: [(&str, &[&str], u16); 7] = [
+    let own: &[&str] = &[
+        "Host: localhost:11210",
+        "Origin: http://localhost:11210",
+        "Sec-Fetch-Site: same-origin",
+        bearer,
+    ];
+    let cases: [(&str, &[&str], u16); 9] = [
+        ("DELETE /v1/scale", own, 404),
+        ("DELETE /v1/scale", &own[..3], 401),
         ("GET /v1/leads", &[other, bearer], 200),
         ("DELETE /v1/scale", &[other, bearer], 404),
         ("DELETE /v1/scale", &[other, bearer, EVIL], 403),

@@ -27,7 +27,8 @@ EXAMPLES
   mbal serve --coordinator http://10.0.0.1:11210 --cluster-secret /etc/mbal/secret
                         a server of its cluster
   curl http://10.0.0.1:11210/v1/status
-                        servers and moves; /openapi.json describes all calls
+                        servers and moves; /openapi.json describes all calls;
+                        in a browser, http://10.0.0.1:11210/ is a page of the cluster
 
 Servers go on with the last map while the coordinator is gone.";
 
@@ -238,7 +239,9 @@ fn serve(config: Config) -> Result<(), String> {
         config,
         Box::new(|text| log::info("coordinator", &format!("mbal: {text}"))),
     )?;
+    let page = format!("page: http://{}/", running.address);
     log::info("started", &format!("mbal coordinator: http://{}, {state}", running.address));
+    log::info("page_at", &format!("mbal coordinator: {page}"));
     running.wait().map_err(|error| error.to_string())
 }
 
