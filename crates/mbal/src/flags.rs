@@ -15,7 +15,7 @@ use mbal_server::{
 };
 
 use crate::extended::Extended;
-use crate::listen::{interfaces, metrics_address, worker_ports};
+use crate::listen::{http_address, interfaces, worker_ports};
 use crate::passwords;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -272,6 +272,10 @@ pub struct Flags {
     #[arg(long, env = "MBAL_METRICS", value_name = "addr")]
     metrics: Option<String>,
 
+    /// Show a web page of this server on this address: `port`, `host:port` or `[v6]:port`; a port alone is one of loopback
+    #[arg(long, env = "MBAL_HTTP", value_name = "addr")]
+    http: Option<String>,
+
     /// The share of requests that is looked at for `stats hot` while nobody asks, 0 to 1
     #[arg(long, env = "MBAL_HOT_SAMPLE", value_name = "share", default_value_t = 0.01)]
     hot_sample: f64,
@@ -456,7 +460,12 @@ impl Flags {
             Some(base) => Some(worker_ports(base, workers, &listen, self.enable_ssl)?),
             None => None,
         };
-        let metrics = self.metrics.as_deref().map(metrics_address).transpose()?;
+        let place = |flag, spec: &Option<String>| match spec {
+            Some(spec) => http_address(flag, spec).map(Some),
+            None => Ok(None),
+        };
+        let metrics = place("--metrics", &self.metrics)?;
+        let http = place("--http", &self.http)?;
         if !(0.0..=1.0).contains(&self.hot_sample) {
             return Err(usage(format!("--hot-sample {}: not a share, 0 to 1", self.hot_sample)));
         }
@@ -503,6 +512,7 @@ impl Flags {
             balance,
             control,
             metrics,
+            http,
             cluster,
             port_file,
         };

@@ -48,9 +48,9 @@ pub fn interfaces(
     Ok(listen)
 }
 
-/// Where `--metrics` listens: on loopback if only a port is said; port 0 is any free one.
-pub fn metrics_address(spec: &str) -> Result<Listen, Refused> {
-    let refused = || usage(format!("--metrics {spec}: not a port, host:port or [v6]:port"));
+/// Where `--metrics` or `--http` listens: on loopback if only a port is said; port 0 is any free one.
+pub fn http_address(flag: &str, spec: &str) -> Result<Listen, Refused> {
+    let refused = || usage(format!("{flag} {spec}: not a port, host:port or [v6]:port"));
     let port = |port: i32| u16::try_from(port).map_err(|_| refused());
     if let Ok(number) = spec.trim_start_matches(':').parse() {
         return Ok(Listen { interface: Interface::Loopback, port: port(number)?, tls: None });

@@ -23,7 +23,7 @@ use mbal_server::{
 use crate::config;
 use crate::extended::Extended;
 use crate::flags::{PORT, Refused, duration};
-use crate::listen::{interfaces, metrics_address};
+use crate::listen::{http_address, interfaces};
 
 const EX_USAGE: u8 = 64;
 /// An upstream's event loop has looked at all its connections by then.
@@ -344,7 +344,7 @@ impl ProxyFlags {
             port => interfaces(&self.listen, port, false).map_err(reason)?,
         };
         let tls = self.tls(&listen)?;
-        let metrics = self.metrics.as_deref().map(metrics_address);
+        let metrics = self.metrics.as_deref().map(|spec| http_address("--metrics", spec));
         let peers = match &self.own {
             Some(own) => Some(Peers::new(self.peers.clone(), own, self.peer_lease)?),
             None => None,

@@ -275,6 +275,7 @@ fn say_ready(url: &str, cluster: &Cluster) {
         clients.join(" ")
     );
     log::info("ready", &text);
+    log::info("page_at", &format!("page: {url}/"));
     log::info("coordinator_at", &format!("coordinator: {url}/v1/status"));
     if let Some(first) = cluster.servers.values().next() {
         let (host, port) = (&first.client.host, first.client.port);
@@ -431,7 +432,7 @@ struct OwnPorts {
 }
 
 impl OwnPorts {
-    const FLAGS: [&str; 2] = ["--metrics", "--link-port"];
+    const FLAGS: [&str; 3] = ["--metrics", "--http", "--link-port"];
 
     fn of(flags: &[String], other: impl Fn(&str) -> Option<String>) -> OwnPorts {
         let is_there = |name: &str| flags.iter().any(|flag| flag.split('=').next() == Some(name));
@@ -576,7 +577,7 @@ mod tests {
             ("--metrics 9150 -m 64", "--metrics 9152 -m 64"),
             ("--metrics=127.0.0.1:9150", "--metrics=127.0.0.1:9152"),
             ("--metrics [::1]:9150", "--metrics [::1]:9152"),
-            ("--metrics 0 --link-port 11300", "--metrics 0 --link-port 11302"),
+            ("--http 8080 --link-port 11300", "--http 8082 --link-port 11302"),
             ("--metrics 65534", "--metrics 65534"),
             ("--metrics abc -m 9150", "--metrics abc -m 9150"),
         ] {

@@ -57,6 +57,8 @@ pub(crate) enum OperatorCall {
     /// A cachelet's number, or a key.
     Explain(Vec<u8>),
     HotKeys,
+    /// How it balances in a line, then the last decisions, each a number and what it was; the newest first.
+    Ledger,
 }
 
 /// What the balancer has done so far, for whoever counts.
@@ -132,6 +134,7 @@ impl Balancing {
             OperatorCall::Status { json: false } => told.status(),
             OperatorCall::Status { json: true } => told.status_json(),
             OperatorCall::Explain(what) => told.explain(what),
+            OperatorCall::Ledger => told.ledger(),
             OperatorCall::HotKeys => {
                 let here = self.server.address(WorkerId(0)).server.0;
                 let requests = self.balanced.loads().requests;

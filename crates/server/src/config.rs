@@ -34,6 +34,8 @@ pub struct Config {
     pub control: Control,
     /// `--metrics`: where scrapers ask, over HTTP.
     pub metrics: Option<Listen>,
+    /// `--http`: where the web page is served.
+    pub http: Option<Listen>,
     /// `--cluster`: other servers, and who has which cachelets; `None` is a server alone.
     pub cluster: Option<ClusterConfig>,
     /// Where to write the ports that were taken, for whoever asked for any free one.
@@ -63,6 +65,17 @@ impl Config {
             }
         };
         Some(Listen { interface, port, tls: None })
+    }
+
+    /// By which names with a dot browsers may call the page: this machine's own, and the one that it listens by.
+    pub(crate) fn page_names(&self) -> Vec<String> {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        let own = own.map(|name| name.trim().to_owned());
+        let named = self.http.as_ref().and_then(|listen| match &listen.interface {
+            Interface::Named(name) => Some(name.clone()),
+            Interface::All | Interface::Loopback => None,
+        });
+        own.into_iter().chain(named).collect()
     }
 
     /// The interfaces that were named, by comma; `None` is all or loopback.

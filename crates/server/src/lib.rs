@@ -27,6 +27,7 @@ mod hot_keys;
 mod linking;
 mod listening;
 pub mod log;
+mod lookout;
 pub mod machine;
 mod membership;
 mod metrics;
@@ -49,6 +50,7 @@ mod telling;
 mod tls;
 mod tls_links;
 mod upstreams;
+mod web;
 #[cfg(feature = "xdp")]
 mod xdp;
 

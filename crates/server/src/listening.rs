@@ -37,6 +37,8 @@ pub(crate) struct Listening {
     /// Where operators reach the server, or why they do not.
     pub(crate) control_at: Result<String, String>,
     pub(crate) metrics: Vec<TcpListener>,
+    /// Of the web page.
+    pub(crate) http: Vec<TcpListener>,
     /// Where other servers dial.
     pub(crate) links: Vec<OwnedFd>,
     /// Whether clients are let in: those of a cluster wait until it can answer.
@@ -91,12 +93,12 @@ impl Listening {
                 datagrams.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
             }
         }
-        let metrics = match &config.metrics {
-            Some(listen) => {
-                open("TCP", "--metrics", listen, |address| listen_tcp(address, backlog))?
-            }
-            None => Vec::new(),
+        let for_browsers = |flag, listen: &Option<Listen>| match listen {
+            Some(listen) => open("TCP", flag, listen, |address| listen_tcp(address, backlog)),
+            None => Ok(Vec::new()),
         };
+        let metrics = for_browsers("--metrics", &config.metrics)?;
+        let http = for_browsers("--http", &config.http)?;
         let links = match config.link_place() {
             Some(listen) => {
                 open("TCP", "--link-port", &listen, |address| listen_tcp(address, backlog))?
@@ -115,6 +117,7 @@ impl Listening {
             control: None,
             control_at: Err("off".into()),
             metrics,
+            http,
             links: links.into_iter().map(OwnedFd::from).collect(),
             is_open: Arc::default(),
             socket_files: Vec::new(),
@@ -143,6 +146,10 @@ impl Listening {
 
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.first()?.local_addr().ok()
+    }
+
+    pub(crate) fn http_address(&self) -> Option<SocketAddr> {
+        self.http.first()?.local_addr().ok()
     }
 
     pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {
@@ -404,12 +411,13 @@ fn inode_of(path: &Path) -> io::Result<u64> {
 }
 
 /// Tells the ports that were taken, one line each, as memcached does for its own tests: the file
-/// appears complete or not at all. Where metrics are told comes last.
+/// appears complete or not at all. Where metrics are told, and where the page is, comes last.
 pub(crate) fn write_port_file(
     path: &Path,
     tcp: &[SocketAddr],
     udp: &[SocketAddr],
     metrics: Option<SocketAddr>,
+    page: Option<SocketAddr>,
 ) -> io::Result<()> {
     let lines = |transport: &'static str, addresses: &[SocketAddr]| -> String {
         let line = |address: &SocketAddr| {
@@ -421,6 +429,9 @@ pub(crate) fn write_port_file(
     let mut lines = lines("TCP", tcp) + &lines("UDP", udp);
     if let Some(address) = metrics {
         lines.push_str(&format!("HTTP: {}\n", address.port()));
+    }
+    if let Some(address) = page {
+        lines.push_str(&format!("PAGE: {}\n", address.port()));
     }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".lck");
@@ -457,7 +468,7 @@ mod tests {
         let (path, victim) = (folder.join("ports"), folder.join("victim"));
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, folder.join("ports.lck")).unwrap();
-        write_port_file(&path, &["127.0.0.1:7".parse().unwrap()], &[], None).unwrap();
+        write_port_file(&path, &["127.0.0.1:7".parse().unwrap()], &[], None, None).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "TCP INET: 7\n");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         fs::remove_dir_all(folder).unwrap();

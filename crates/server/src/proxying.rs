@@ -204,7 +204,7 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
         .map_err(StartError::System)?;
     let socket_file = config.unix_socket.map(|socket| socket.path);
     if let Some(path) = &config.port_file {
-        write_port_file(path, &addresses, &udp, metrics).map_err(StartError::System)?;
+        write_port_file(path, &addresses, &udp, metrics, None).map_err(StartError::System)?;
     }
     Ok(RunningProxy {
         addresses,

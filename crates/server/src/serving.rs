@@ -27,6 +27,7 @@ use crate::calling::Caller;
 use crate::departure::Departure;
 use crate::linking::Linking;
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
+use crate::lookout::Lookout;
 use crate::membership::Membership;
 use crate::moving::Moving;
 use crate::passwords::Door;
@@ -36,7 +37,7 @@ use crate::starting::Starting;
 use crate::stderr_lines::Saying;
 use crate::{
     ClusterConfig, Config, CoordinatorConfig, Interface, Login, MapFrom, StartError, control, log,
-    machine, membership, metrics, panics, scrapes, tls, tls_links,
+    machine, membership, metrics, panics, scrapes, tls, tls_links, web,
 };
 
 /// What a worker has in a server that stands alone, so that there is something to balance.
@@ -175,7 +176,8 @@ impl Server {
         }
         if let Some(path) = &self.config.port_file {
             let Listening { addresses, udp_addresses, .. } = &self.listening;
-            let written = write_port_file(path, addresses, udp_addresses, starting.metrics);
+            let written =
+                write_port_file(path, addresses, udp_addresses, starting.metrics, starting.page);
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
         let pid_file = self.config.pid_file.as_deref().and_then(PidFile::write);
@@ -235,6 +237,19 @@ impl Server {
             let moving = Moving { shared: Arc::clone(&shared), workers, started };
             departure = self.join(linking, &balanced, notes.clone(), moving, &main)?;
         }
+        let lookout = Lookout {
+            server: Arc::clone(&shared),
+            balanced: Arc::clone(&balanced),
+            started,
+            client: self
+                .listening
+                .addresses
+                .first()
+                .map_or_else(String::new, |one| one.to_string()),
+            epoch: self.config.balance.epoch,
+        };
+        let http = mem::take(&mut self.listening.http);
+        web::serve(http, self.config.page_names(), lookout, notes.clone())?;
         if let Some(listener) = self.listening.control.take() {
             control::start(listener, notes.clone())?;
         }

@@ -22,6 +22,8 @@ pub struct Starting {
     control: Result<String, String>,
     /// Where metrics are told.
     pub(crate) metrics: Option<SocketAddr>,
+    /// Where the web page is, if it is served.
+    pub(crate) page: Option<SocketAddr>,
     /// A line for the shell that stores something and reads it back, with nothing but bash; none where a plain
     /// text client without a password is not served.
     pub example: Option<String>,
@@ -51,6 +53,7 @@ impl Starting {
             },
             control: listening.control_at.clone(),
             metrics: listening.metrics_address(),
+            page: listening.http_address(),
             example: example(config, listening),
         }
     }
@@ -62,14 +65,17 @@ impl Starting {
             Ok(path) => path.clone(),
             Err(why) => format!("none: {why}"),
         };
-        vec![
+        let page = self.page.map(|address| ("page", format!("http://{address}/")));
+        let mut fields = vec![
             ("listens", self.listens.clone()),
             ("protocols", self.protocols.to_owned()),
             ("tls", self.tls.to_owned()),
             ("login", self.login.to_owned()),
             ("control", control),
             ("metrics", metrics),
-        ]
+        ];
+        fields.extend(page);
+        fields
     }
 }
 
@@ -86,6 +92,10 @@ impl fmt::Display for Starting {
         match self.metrics {
             Some(address) => write!(out, "metrics on http://{address}/metrics"),
             None => write!(out, "metrics off"),
+        }?;
+        match self.page {
+            Some(address) => write!(out, ", page on http://{address}/"),
+            None => Ok(()),
         }
     }
 }

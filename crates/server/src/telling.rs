@@ -64,6 +64,13 @@ impl Teller<'_> {
         out
     }
 
+    /// As [`crate::balancing::OperatorCall::Ledger`] has it.
+    pub(crate) fn ledger(&self) -> String {
+        let line = |decision: &Decision| format!("{} {}\n", decision.number, told(decision));
+        let lines: String = self.balancer.decisions().rev().map(line).collect();
+        format!("{}\n{lines}", mode(self.balancer.mode()))
+    }
+
     pub(crate) fn status_json(&self) -> String {
         let balancer = self.balancer;
         let store = &self.server.store;

@@ -41,6 +41,7 @@ fn config(ports: PathBuf, control: PathBuf) -> Config {
         },
         control: Control::Path(control),
         metrics: None,
+        http: None,
         cluster: None,
         port_file: Some(ports),
     }

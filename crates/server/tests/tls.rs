@@ -44,6 +44,7 @@ fn config(tls: TlsSettings, port_file: &Path) -> Config {
         },
         control: Control::Off,
         metrics: None,
+        http: None,
         cluster: None,
         port_file,
     }
