@@ -151,7 +151,7 @@ function stateOf(server, shown) {
   return late && server.state !== "silent" ? "late" : server.state;
 }
 
-function showTiles({ status, servers, hot, epoch_ms, ...shown }) {
+function showTiles({ status, hot, epoch_ms, scale }) {
   const point = frame.point ?? {};
   const states = status.servers.map((one) => stateOf(one, { epoch_ms }));
   const serving = states.filter((state) => state === "serving").length;
@@ -164,7 +164,6 @@ function showTiles({ status, servers, hot, epoch_ms, ...shown }) {
   const [most, mean] = [point.load_max ?? 0, point.load_mean ?? 0];
   tile("Busiest worker", percent(most, 1), mean > 0.02 ? `${(most / mean).toFixed(2)} × the mean, ${percent(mean, 1)}` : `mean ${percent(mean, 1)}`);
   if (frame.source === "coordinator") {
-    const scale = shown.scale;
     tile("Moves", String(status.moves.length), `balance ${status.balance.mode}, map ${status.map_version}`);
     tile("Hot keys copied", String(hot.copied), `${hot.copies} copies, ${hot.mode}`);
     tile("Resize", scale.state, scale.state === "idle" ? "" : `to ${scale.servers}, ${percent(scale.part_done, 1)} moved`);
@@ -273,7 +272,9 @@ function showServers(shown) {
       say(memory, more ? `${bytes(more.used)} of ${bytes(more.memory)}` : bytes(one.memory_bytes));
       say(share, percent(one.share, 1));
       say(client, one.client);
-      say(act.firstChild, isEmptied(one) ? "Keep" : "Empty");
+      const change = isEmptied(one) ? "Keep" : "Empty";
+      say(act.firstChild, change);
+      act.firstChild.setAttribute("aria-label", `${change} server ${one.id}`);
     },
   );
   rows(
