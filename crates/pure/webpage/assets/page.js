@@ -67,7 +67,9 @@ function time(ns) {
   if (ns < 1e6) return `${(ns / 1e3).toFixed(ns < 1e4 ? 1 : 0)} µs`;
   return ns < 1e9 ? `${(ns / 1e6).toFixed(ns < 1e7 ? 1 : 0)} ms` : `${(ns / 1e9).toFixed(1)} s`;
 }
+const counted = (count, one, many) => `${whole(count)} ${count === 1 ? one : many}`;
 const since = (ms) => (ms < 120e3 ? `${Math.round(ms / 1e3)} s` : ms < 7200e3 ? `${Math.round(ms / 60e3)} min` : `${Math.round(ms / 3600e3)} h`);
+const hour = (unix) => new Date(unix * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 const clock = (unix) => (unix ? new Date(unix * 1000).toLocaleTimeString("en-GB") : "");
 
 // What was heard last, and when by this browser's clock.
@@ -146,6 +148,10 @@ function tile(name, value, small = "") {
   say(one.small, small);
 }
 
+// What somebody asked for, or what passes by itself, is neither good nor bad.
+const QUIET_STATES = ["starting", "awaited", "draining", "drained"];
+const classOf = (state) => (state === "serving" ? "good" : QUIET_STATES.includes(state) ? "" : "bad");
+
 function stateOf(server, shown) {
   const late = server.state !== "lost" && server.silent_ms > LATE_EPOCHS * shown.epoch_ms;
   return late && server.state !== "silent" ? "late" : server.state;
@@ -157,16 +163,16 @@ function showTiles({ status, hot, epoch_ms, scale }) {
   const serving = states.filter((state) => state === "serving").length;
   const others = [...new Set(states.filter((state) => state !== "serving"))];
   tile("Servers serving", `${serving} of ${states.length}`, status.waits_for ? `${status.waits_for} more are awaited` : others.join(", "));
-  tile("Keys a second", whole((point.reads ?? 0) + (point.writes ?? 0)), `${whole(point.reads ?? 0)} read, ${whole(point.writes ?? 0)} written`);
+  tile("Keys a second", whole((point.reads ?? 0) + (point.writes ?? 0)), `${whole(point.reads ?? 0)} read\n${whole(point.writes ?? 0)} written`);
   tile("Hit ratio", percent(point.hits, point.reads));
-  tile("Median request", time(point.p50), `p99 ${time(point.p99)}, p99.9 ${time(point.p999)}`);
+  tile("Median request", time(point.p50), `p99 ${time(point.p99)}\np99.9 ${time(point.p999)}`);
   tile("Memory used", bytes(point.used ?? 0), `of ${bytes(point.memory ?? 0)}`);
   const [most, mean] = [point.load_max ?? 0, point.load_mean ?? 0];
-  tile("Busiest worker", percent(most, 1), mean > 0.02 ? `${(most / mean).toFixed(2)} × the mean, ${percent(mean, 1)}` : `mean ${percent(mean, 1)}`);
+  tile("Busiest worker", percent(most, 1), mean > 0.02 ? `mean ${percent(mean, 1)}\n${(most / mean).toFixed(2)} × the mean` : `mean ${percent(mean, 1)}`);
   if (frame.source === "coordinator") {
-    tile("Moves", String(status.moves.length), `balance ${status.balance.mode}, map ${status.map_version}`);
-    tile("Hot keys copied", String(hot.copied), `${hot.copies} copies, ${hot.mode}`);
-    tile("Resize", scale.state, scale.state === "idle" ? "" : `to ${scale.servers}, ${percent(scale.part_done, 1)} moved`);
+    tile("Moves", String(status.moves.length), `balance ${status.balance.mode}\nmap ${status.map_version}`);
+    tile("Hot keys copied", String(hot.copied), `${counted(hot.copies, "copy", "copies")}\n${hot.mode}`);
+    tile("Resize", scale.state, scale.state === "idle" ? "" : `to ${scale.servers}\n${percent(scale.part_done, 1)} moved`);
   }
 }
 
@@ -264,7 +270,7 @@ function showServers(shown) {
       const [id, stateCell, load, rate, hits, p99, memory, share, client, act] = row.cells;
       say(id, String(one.id));
       const silent = one.silent_ms > LATE_EPOCHS * shown.epoch_ms ? `, silent for ${(one.silent_ms / 1000).toFixed(1)} s` : "";
-      say(stateCell, state + silent, state === "serving" ? "good" : "bad");
+      say(stateCell, state + silent, classOf(state));
       say(load, percent(one.load, 1));
       say(rate, more ? whole(more.reads + more.writes) : "–");
       say(hits, more ? percent(more.hits, more.reads) : "–");
@@ -295,13 +301,13 @@ function drain(server) {
 
 // ---- hot keys
 
-const HOT_STATES = { hot: "hot", "hot-pending": "copies are made", "cold-pending": "copies go" };
+const HOT_STATES = { hot: "hot: copied", "hot-pending": "copies are made", "cold-pending": "copies go" };
 
 function showHot({ hot, hot_all }) {
   const keys = hot.keys.slice(0, HOT_ROWS_MAX);
   const threshold = hot.threshold > 0 ? `a copy is to have ${whole(hot.threshold)} requests/s at most` : "each server decides by its own load";
-  const more = hot_all > keys.length ? `; the hottest ${keys.length} of ${hot_all}` : "";
-  say($("hot-note"), hot.mode === "off" ? `Hot keys are not copied${more}.` : `Copied: ${hot.mode}; ${threshold}; ${hot.copied} keys have ${hot.copies} copies${more}.`);
+  const more = hot_all > keys.length ? `; the hottest ${keys.length} of ${whole(hot_all)}` : "";
+  say($("hot-note"), hot.mode === "off" ? `Hot keys are not copied${more}.` : `Copied: ${hot.mode}; ${threshold}; ${hot.copied === 1 ? "1 key has" : `${whole(hot.copied)} keys have`} ${counted(hot.copies, "copy", "copies")}${more}.`);
   rows(
     $("hot-rows"),
     keys,
@@ -316,7 +322,7 @@ function showHot({ hot, hot_all }) {
       say(reads, whole(one.reads));
       say(writes, whole(one.writes));
       const isWriteHot = one.reads <= 3 * one.writes;
-      say(state, HOT_STATES[one.state] ?? (isWriteHot ? "hot by writes: no copies" : "no copies"), one.state === "hot" ? "bad" : "");
+      say(state, HOT_STATES[one.state] ?? (isWriteHot ? "hot by writes: no copies" : "no copies"));
       say(home, `server ${one.server}`);
       say(copies, one.copies?.join(", ") || "–");
       say(age, one.state ? since(one.copied_ms) : "–");
@@ -334,7 +340,7 @@ function showMoves({ status, scale }) {
     status.moves,
     (one) => one.number,
     (one) => {
-      const row = cells("n", "key", "", "", "", "n", "", "act");
+      const row = cells("", "key", "", "", "", "n", "", "act");
       row.cells[4].append(el("progress", { max: "1", "aria-label": `Move ${one.number}` }), el("div"));
       row.cells[6].append(button("Why", `Why move ${one.number}`, () => why(`Move ${row.item.number}`, row.item.number, row.item.prefix)));
       row.cells[7].append(button("Cancel", `Cancel move ${one.number}`, () => ask(`Move ${row.item.number} is taken back, if nothing of it is gone.`, "DELETE", `/v1/moves/${row.item.number}`)));
@@ -378,7 +384,8 @@ function showLedger({ status }) {
   const wanted = balance.servers_wanted ? `; ${balance.servers_wanted} more servers would bring every worker under its limit` : "";
   const heavy = balance.too_heavy?.length ? `; too heavy for any worker: ${balance.too_heavy.join(", ")}` : "";
   const none = balance.remedies?.length ? "" : " No worker needed a remedy lately.";
-  say($("balance"), `Balance is ${balance.mode}${wanted}${heavy}.${none}`);
+  const numbers = none ? "" : " Seen, expected and came are parts of the work: 1 is even.";
+  say($("balance"), `Balance is ${balance.mode}${wanted}${heavy}.${none}${numbers}`);
   rows(
     $("ledger-rows"),
     balance.remedies ?? [],
@@ -543,7 +550,7 @@ const CHARTS = [
   { title: "Keys a second", value: whole, series: [["read", (p) => p.reads], ["written", (p) => p.writes]] },
   { title: "Hit ratio", value: (part) => percent(part, 1), range: [0, 1], series: [["hits", (p) => (p.reads > 0 ? p.hits / p.reads : null)]] },
   { title: "Time of a request", value: time, log: true, series: [["p50", (p) => p.p50 || null], ["p99", (p) => p.p99 || null], ["p99.9", (p) => p.p999 || null]] },
-  { title: "Memory", value: bytes, series: [["used", (p) => p.used], ["limit", (p) => p.memory]] },
+  { title: "Memory", value: bytes, incrs: Array.from({ length: 50 }, (_, power) => 2 ** power), series: [["used", (p) => p.used], ["limit", (p) => p.memory]] },
   { title: "Load of a worker", value: (part) => percent(part, 1), series: [["busiest", (p) => p.load_max], ["mean", (p) => p.load_mean]] },
 ];
 const DASHES = [[], [6, 3], [2, 3]];
@@ -603,7 +610,10 @@ const charts = {
   draw() {
     if (!this.plots.length) this.build();
     this.plots.forEach((plot, at) => {
-      plot.setData(this.data(CHARTS[at]));
+      const data = this.data(CHARTS[at]);
+      plot.setData(data);
+      // Without a cursor the legend has the newest values.
+      if (!(plot.cursor.left >= 0)) plot.setLegend({ idx: data[0].length - 1 }, false);
       const last = this.points.at(-1);
       const told = last ? CHARTS[at].series.map(([name, of]) => `${name} ${CHARTS[at].value(of(last) ?? 0)}`).join(", ") : "nothing yet";
       plot.over.parentNode.setAttribute("aria-label", `${CHARTS[at].title}, now: ${told}`);
@@ -624,7 +634,7 @@ const charts = {
           height: 170,
           cursor: { sync: { key: "time" }, drag: { x: true, y: false } },
           scales: { y: { distr: chart.log ? 3 : 1, range: chart.range ?? (chart.log ? undefined : (_, low, high) => [0, high > 0 ? high * 1.05 : 1]) } },
-          axes: [axis, { ...axis, size: 68, values: (_, splits) => splits.map((one) => (one === null ? "" : chart.value(one))) }],
+          axes: [{ ...axis, size: 30, values: (_, splits) => splits.map(hour) }, { ...axis, size: 68, ...(chart.incrs && { incrs: chart.incrs }), values: (_, splits) => splits.map((one) => (one === null ? "" : chart.value(one))) }],
           series: [
             { label: "at", value: (_, unix) => (unix ? clock(unix) : "–") },
             ...chart.series.map(([label], at) => ({ label, stroke: colors[at], dash: DASHES[at], width: 1.5, points: { show: false }, value: (_, value) => (value === null || value === undefined ? "–" : chart.value(value)) })),
@@ -683,7 +693,8 @@ document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest?.("input, dialog");
   if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
     event.preventDefault();
-    $("what").focus();
+    // What stands there is replaced by what is typed.
+    $("what").select();
   }
 });
 
