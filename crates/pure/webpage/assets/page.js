@@ -129,6 +129,7 @@ function show() {
   showServers(shown);
   showHot(shown);
   showMoves(shown);
+  sizes.look(shown);
   showLedger(shown);
   showEvents();
   if (!frame.trouble) charts.add(frame.point);
@@ -368,6 +369,66 @@ function showMoves({ status, scale }) {
       : `Resize ${scale.number} to ${scale.servers} servers${scale.dry_run ? " (dry run)" : ""}: ${scale.state}, ${percent(scale.part_done, 1)} moved, ${bytes(scale.bytes)} carried.${left}${retired}${none}`,
   );
 }
+
+// ---- hit ratio by size
+
+const SIZES_AROUND = 5;
+const SIZES_EVERY_MS = 15_000;
+
+// It costs the coordinator a forecast of each size, and changes slowly: it is asked for, and is in no frame.
+const sizes = {
+  askedAt: -Infinity,
+
+  async look({ status }) {
+    if (frame.source === "server" || performance.now() - this.askedAt < SIZES_EVERY_MS || document.hidden) return;
+    this.askedAt = performance.now();
+    try {
+      const now = status.servers.filter((one) => one.state === "serving").length;
+      const [forecast, autoscale] = await Promise.all([told(`/v1/forecast?servers=${now + SIZES_AROUND}`), told("/v1/autoscale")]);
+      this.show(forecast, autoscale);
+    } catch {
+      // The page says by itself that nothing comes.
+    }
+  },
+
+  show(forecast, { config, last, outcomes }) {
+    const now = forecast.servers;
+    const near = forecast.sizes.filter((one) => Math.abs(one.servers - now) <= SIZES_AROUND);
+    const known = forecast.servers_told > 0;
+    const steady = forecast.hit_ratio_measured;
+    const over = steady === undefined ? "the last minute" : "ten steady minutes";
+    const policy = config && config.policy !== "off" ? ` The autoscaler is ${config.policy}${last ? `: ${last.why}` : ""}.` : " No autoscaler decides on the size.";
+    say($("sizes-note"), known ? `Promised from sampled reads of ${forecast.servers_told} of ${counted(now, "server", "servers")}, ${bytes(forecast.server_bytes)} each; measured over ${over}.${policy}` : `No server has told yet what more or less memory would bring.${policy}`);
+    rows(
+      $("sizes-rows"),
+      known ? near : [],
+      (one) => one.servers,
+      () => {
+        const row = cells("", "n", "", "n", "n");
+        row.cells[2].append(el("meter", { min: "0", max: "1" }));
+        return row;
+      },
+      (row, one) => {
+        const [servers, promised, bar, misses, came] = row.cells;
+        const isNow = one.servers === now;
+        row.classList.toggle("now", isNow);
+        say(servers, isNow ? `${one.servers}, now` : String(one.servers));
+        say(promised, percent(one.hit_ratio, 1));
+        bar.firstChild.value = one.hit_ratio;
+        bar.firstChild.setAttribute("aria-label", `Hit ratio of ${counted(one.servers, "server", "servers")}`);
+        say(misses, whole(one.database_rate));
+        say(came, isNow ? percent(steady ?? forecast.hit_ratio, 1) : "–");
+      },
+    );
+    rows(
+      $("outcomes"),
+      outcomes,
+      (one) => one.unix,
+      (one) => el("li", {}, el("time", {}, clock(one.unix)), el("span")),
+      (row, one) => say(row.lastChild, `${one.from} to ${counted(one.to, "server", "servers")}: promised ${percent(one.expected, 1)}, measured ${percent(one.measured, 1)}`),
+    );
+  },
+};
 
 // ---- the ledger
 
