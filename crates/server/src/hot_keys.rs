@@ -2,7 +2,7 @@
 
 use mbal_control::api::{self, HotKey, HotKeys, HotReport, HotState, HotStatus, HotTold};
 use mbal_member::{hot_report, hot_reports, readable};
-use mbal_model::{Instant, Key};
+use mbal_model::{Instant, Key, Seconds};
 use mbal_worker::{HotMode, HotTerms, Shared};
 
 use crate::log;
@@ -38,6 +38,17 @@ pub(crate) fn told(shared: &Shared, here: u16, requests: f64, now: Instant) -> H
     let copied = keys.iter().filter(|key| key.report.gamma() > 0).count();
     let copies = keys.iter().map(|key| key.report.gamma()).sum();
     HotKeys { status: HotStatus { told, servers: 1, requests, copied, copies }, keys }
+}
+
+/// The keys with the most requests in the last second, whether or not keys are copied. Who asks is taken to watch for a while.
+pub(crate) fn busiest(shared: &Shared, count: usize, second: Seconds) -> Vec<HotReport> {
+    let report = |hot: mbal_worker::HotKey| HotReport {
+        key: readable(&hot.key),
+        reads: hot.reads.round(),
+        writes: hot.writes.round(),
+        ..HotReport::default()
+    };
+    shared.hottest(count, second).into_iter().map(report).collect()
 }
 
 /// What `mbal cluster explain KEY` says of a key of this server that is hot; nothing of others.

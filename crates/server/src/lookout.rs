@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_control::api::{BalanceMode, BalanceStatus, HotKeys, ScaleStatus, ServerStatus, Status};
+use mbal_control::api::{
+    BalanceMode, BalanceStatus, HotKey, HotKeys, ScaleStatus, ServerStatus, Status,
+};
 use mbal_control::{Overview, ServerOverview, WorkerOverview};
 use mbal_model::{ServerId, WorkerId};
+use mbal_webpage::HOT_KEYS_SHOWN;
 
 use crate::balancing::Balanced;
 use crate::hot_keys;
@@ -22,13 +25,14 @@ pub(crate) struct Lookout {
 }
 
 impl Lookout {
-    /// `mode` is the balancer's, by name.
-    pub(crate) fn overview(&self, mode: &str) -> Overview {
+    /// `mode` is the balancer's, by name. While somebody watches, keys are counted as for `stats hot`: all requests are looked at.
+    pub(crate) fn overview(&self, mode: &str, is_watched: bool) -> Overview {
         let loads = self.balanced.loads();
         let here = self.server.address(WorkerId(0)).server;
-        let hot = self.hot(here, loads.requests);
+        let hot = self.hot(here, loads.requests, is_watched);
         let workers: Vec<WorkerOverview> = loads.workers.iter().map(WorkerOverview::from).collect();
-        let sum = workers.iter().map(|worker| worker.load).sum::<f64>();
+        // Not the sum of nothing, which is -0.
+        let sum = workers.iter().fold(0.0, |sum, worker| sum + worker.load);
         let load_max = workers.iter().map(|worker| worker.load).fold(0.0, f64::max);
         let load_mean = sum / workers.len().max(1) as f64;
         let balance = BalanceStatus {
@@ -84,9 +88,21 @@ impl Lookout {
         }
     }
 
-    fn hot(&self, here: ServerId, requests: f64) -> HotKeys {
+    /// Those that may have copies, and of a server whose keys have none those with the most requests.
+    fn hot(&self, here: ServerId, requests: f64, is_watched: bool) -> HotKeys {
         let lease_now = self.started.lease_clock.now();
-        hot_keys::told(&self.server, here.0, requests, lease_now)
+        let mut hot = hot_keys::told(&self.server, here.0, requests, lease_now);
+        if is_watched {
+            let second = self.started.at(self.started.clock.now_ns()).second;
+            for report in hot_keys::busiest(&self.server, HOT_KEYS_SHOWN, second) {
+                if !hot.keys.iter().any(|one| one.report.key == report.key) {
+                    hot.keys.push(HotKey { server: here.0, report });
+                }
+            }
+            let rate = |key: &HotKey| key.report.reads + key.report.writes;
+            hot.keys.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
+        }
+        hot
     }
 
     /// Its cluster's name, the map that it follows, its part of all hashes. Alone it has all of them.

@@ -94,7 +94,7 @@ fn produce(screen: &Screen, lookout: &Lookout, balancer: &Sender<Note>) {
             Some(ledger) => {
                 let (mode, lines) = ledger.split_once('\n').unwrap_or_default();
                 let events = times.of(lines, unix_ms / 1000);
-                Look::Seen(Box::new(lookout.overview(mode)), events)
+                Look::Seen(Box::new(lookout.overview(mode, viewers > 0)), events)
             }
             None => Look::Blind("the server's balancer gets no time".into()),
         };

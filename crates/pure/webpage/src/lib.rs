@@ -20,5 +20,5 @@ pub use assets::{ASSETS, Asset, HEADERS, STREAM_HEADERS, asset};
 pub use history::{History, Point, SPANS};
 pub use live::{Live, Look, STUCK_AFTER, VIEWERS_MAX};
 pub use search::{Found, search};
-pub use shown::{EVENTS_SHOWN, EventTold, Shown, Source};
+pub use shown::{EVENTS_SHOWN, EventTold, HOT_KEYS_SHOWN, Shown, Source};
 pub use sums::point;

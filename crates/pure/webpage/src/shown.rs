@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::sums::{quantile, rates};
 
 /// Of a frame; `/v1/hotkeys` and `/v1/events` have the others.
-const HOT_KEYS_SHOWN: usize = 64;
+pub const HOT_KEYS_SHOWN: usize = 64;
 pub const EVENTS_SHOWN: usize = 60;
 /// Of servers and operators, who may say anything: a frame has so many characters of it.
 const TEXT_CHARACTERS_MAX: usize = 400;
