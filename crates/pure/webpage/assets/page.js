@@ -131,7 +131,8 @@ function show() {
   showMoves(shown);
   sizes.look(shown);
   showLedger(shown);
-  showEvents();
+  // Nobody aims at what moves.
+  if (!$("decided").matches(":hover, :focus-within")) showEvents();
   if (!frame.trouble) charts.add(frame.point);
 }
 
