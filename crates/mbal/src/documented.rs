@@ -10,9 +10,10 @@ use crate::mbal_command;
 
 /// Pages whose commands are for the present program, and not for the one that was measured or decided on.
 const FOLDERS: [&str; 2] = ["docs/how-to", "docs/reference"];
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "docs/index.md",
+    "docs/page.md",
     "docs/tutorial.md",
     "docs/questions.md",
     "docs/clients.md",
