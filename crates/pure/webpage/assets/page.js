@@ -55,6 +55,7 @@ const cells = (...classes) => el("tr", {}, ...classes.map((one) => el("td", { cl
 const button = (text, label, onclick) => el("button", { type: "button", "aria-label": label, onclick }, text);
 
 const whole = (number) => Math.round(number).toLocaleString("en");
+const short = (number) => (number < 1e7 ? whole(number) : `${(number / 1e6).toLocaleString("en", { maximumFractionDigits: 1 })} M`);
 const percent = (part, all) => (all > 0 ? `${((100 * part) / all).toFixed(1)}%` : "–");
 function bytes(count) {
   const names = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -165,7 +166,7 @@ function showTiles({ status, hot, epoch_ms, scale }) {
   const serving = states.filter((state) => state === "serving").length;
   const others = [...new Set(states.filter((state) => state !== "serving"))];
   tile("Servers serving", `${serving} of ${states.length}`, status.waits_for ? `${status.waits_for} more are awaited` : others.join(", "));
-  tile("Keys a second", whole((point.reads ?? 0) + (point.writes ?? 0)), `${whole(point.reads ?? 0)} read\n${whole(point.writes ?? 0)} written`);
+  tile("Keys a second", short((point.reads ?? 0) + (point.writes ?? 0)), `${short(point.reads ?? 0)} read\n${short(point.writes ?? 0)} written`);
   tile("Hit ratio", percent(point.hits, point.reads));
   tile("Median request", time(point.p50), `p99 ${time(point.p99)}\np99.9 ${time(point.p999)}`);
   tile("Memory used", bytes(point.used ?? 0), `of ${bytes(point.memory ?? 0)}`);
@@ -433,6 +434,7 @@ const sizes = {
 
 // ---- the ledger
 
+const JUDGED = { true: "good", worse: "bad" };
 const CAME = { true: "came true", short: "less than expected: tried less often", worse: "worse: it goes back" };
 
 function remedyText(one) {
@@ -465,7 +467,7 @@ function showLedger({ status }) {
       say(remedy, remedyText(one));
       say(expected, one.expected.toFixed(2));
       say(came, one.came ? one.came[0].toFixed(2) : "–");
-      say(judged, one.came ? (CAME[one.came[1]] ?? one.came[1]) : "pending", one.came?.[1] === "true" ? "good" : one.came ? "bad" : "");
+      say(judged, one.came ? (CAME[one.came[1]] ?? one.came[1]) : "pending", JUDGED[one.came?.[1]] ?? "");
       reason.firstChild.setAttribute("aria-label", `Why the remedy for worker ${name}`);
     },
   );
@@ -696,7 +698,7 @@ const charts = {
           height: 170,
           cursor: { sync: { key: "time" }, drag: { x: true, y: false } },
           scales: { y: { distr: chart.log ? 3 : 1, range: chart.range ?? (chart.log ? undefined : (_, low, high) => [0, high > 0 ? high * 1.05 : 1]) } },
-          axes: [{ ...axis, size: 30, values: (_, splits) => splits.map(hour) }, { ...axis, size: 68, ...(chart.incrs && { incrs: chart.incrs }), values: (_, splits) => splits.map((one) => (one === null ? "" : chart.value(one))) }],
+          axes: [{ ...axis, size: 30, values: (_, splits) => splits.map(splits[1] - splits[0] < 60 ? clock : hour) }, { ...axis, size: 68, ...(chart.incrs && { incrs: chart.incrs }), values: (_, splits) => splits.map((one) => (one === null ? "" : chart.value(one))) }],
           series: [
             { label: "at", value: (_, unix) => (unix ? clock(unix) : "–") },
             ...chart.series.map(([label], at) => ({ label, stroke: colors[at], dash: DASHES[at], width: 1.5, points: { show: false }, value: (_, value) => (value === null || value === undefined ? "–" : chart.value(value)) })),
