@@ -393,7 +393,7 @@ fn beat(running: &Running, load: f64) {
         let load = if host == 1 { load } else { 0.1 };
         let count = held.clone().count() as f64;
         let cachelets =
-            held.map(|prefix| json!({ "prefix": prefix, "load": load / count, "bytes": 5 << 20 }));
+            held.map(|prefix| json!({ "prefix": prefix, "load": load / count, "bytes": 1 << 20 }));
         let cachelets: Vec<Value> = cachelets.collect();
         let beat = json!({ "incarnation": format!("{host:016x}"), "map_version": 1, "helpless": true,
             "workers": [{ "fixed": 0.0, "cachelets": cachelets }] });
