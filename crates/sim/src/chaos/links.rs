@@ -323,13 +323,14 @@ impl World {
         let Some(life) = self.links.all[link].life() else {
             return self.fail(5, format!("worker {seat} asks server {host} without a link"));
         };
-        let now_ns = self.now * 1_000;
-        self.links.all[link].lives[life].waiting.sent(ticket.0, now_ns);
+        // Its time counts from when the worker's clock was read, which may have lost its core since.
+        let asked = self.seats[seat].clock;
+        self.links.all[link].lives[life].waiting.sent(ticket.0, asked * 1_000);
         // Clocks run apart, and what is known of another's is some time old.
         let clock = self.hosts[self.seats[seat].host].clock;
         let left = Duration::from_micros(self.profile.link_timeout.min(micros_left));
-        let given_up = clock.when(clock.at(self.now).instant() + left);
-        let given_up = given_up.min(self.now + self.profile.link_timeout);
+        let given_up = clock.when(clock.at(asked).instant() + left);
+        let given_up = given_up.min(asked + self.profile.link_timeout);
         let unknown = self.dice.skewed(1..=self.profile.link_delay);
         let deadline = given_up.saturating_sub(unknown);
         self.send_across(link, life, THERE, Crossing::Request { ticket, deadline, request });

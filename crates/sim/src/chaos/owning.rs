@@ -112,7 +112,7 @@ impl World {
         match &self.hosts[host].member.owning {
             Some(owning) => owning.since >= since || !self.owns(host),
             // What its process said before it ended may still be on its way.
-            None => self.coverage.of(Sight::LeaseWord) > 0,
+            None => self.profile.ownership.is_some(),
         }
     }
 
