@@ -591,6 +591,6 @@ mod tests {
         let all = OwnPorts::of(&flags("-t 1"), |name| {
             Some(if name == "metrics" { "1" } else { "5" }.into())
         });
-        assert_eq!(all.flags(&flags("-t 1"), 3), flags("-t 1 --metrics 3 --link-port 7"));
+        assert_eq!(all.flags(&flags("-t 1"), 3), flags("-t 1 --metrics 3 --http 7 --link-port 7"));
     }
 }
