@@ -189,7 +189,8 @@ impl std::fmt::Display for Law {
             Self::Zipf(theta) => write!(f, "Zipf {theta}"),
             Self::Latest(theta) => write!(f, "latest, Zipf {theta}"),
             Self::Hotspot { keys_share, share } => {
-                write!(f, "{:.0}% on {:.0}% of them", share * 100.0, keys_share * 100.0)
+                let percent = |part: &f64| (part * 1e6).round() / 1e4;
+                write!(f, "{}% on {}% of them", percent(share), percent(keys_share))
             }
         }
     }

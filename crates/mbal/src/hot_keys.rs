@@ -185,6 +185,12 @@ hot keys are copied atomic, lease 1000 ms; T is 24700/s: 1 key with 3 copies
         let written =
             "read 90/s, written 60/s; T is 24700/s: cold, it is written too often for copies\n";
         assert_eq!(of_key("counter", server, &told()), written);
+        let mut idle = told();
+        let counter = idle.keys.iter_mut().find(|one| one.report.key == "counter");
+        let report = &mut counter.expect("it is listed").report;
+        (report.reads, report.writes) = (0.0, 0.0);
+        let nothing = "read 0/s, written 0/s; T is 24700/s: cold, no copies\n";
+        assert_eq!(of_key("counter", server, &idle), nothing);
         let off = "not among the hottest keys of its server; hot keys are not copied\n";
         assert_eq!(of_key("user:1", server, &HotKeys::default()), off);
     }

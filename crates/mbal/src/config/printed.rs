@@ -1,5 +1,7 @@
 //! Settings as a configuration file has them: those of a command line with where each comes from, or all defaults.
 
+use std::io::{ErrorKind, Write};
+
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
@@ -23,14 +25,23 @@ pub fn effective(section: &str, command: &Command, matches: &ArgMatches, layered
         }
     }
     let width = lines.iter().map(|(line, _)| line.len()).filter(|width| *width < 60).max();
-    println!("[{section}]");
+    let mut text = format!("[{section}]\n");
     for (line, source) in lines {
-        println!("{line:width$}  # {source}", width = width.unwrap_or(0));
+        text += &format!("{line:width$}  # {source}\n", width = width.unwrap_or(0));
     }
     if !unset.is_empty() {
-        wrapped(&format!("Not set: {}", unset.join(", ")))
-            .iter()
-            .for_each(|line| println!("# {line}"));
+        let unset = wrapped(&format!("Not set: {}", unset.join(", ")));
+        text.extend(unset.iter().map(|line| format!("# {line}\n")));
+    }
+    say(&text);
+}
+
+/// Who has read enough has what he wants.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => eprintln!("mbal: {error}"),
+        _ => {}
     }
 }
 
@@ -94,7 +105,7 @@ fn quoted(text: &str) -> String {
 
 /// A file that sets nothing: what there is to be set, and what it is without.
 pub fn defaults(all: &Command) {
-    print!("{}", all_defaults(all));
+    say(&all_defaults(all));
 }
 
 fn all_defaults(all: &Command) -> String {

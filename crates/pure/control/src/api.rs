@@ -308,7 +308,7 @@ impl HotReport {
 
     /// Hot by writes: copies do not help.
     pub fn is_write_hot(&self) -> bool {
-        self.reads <= READS_A_WRITE * self.writes
+        self.writes > 0.0 && self.reads <= READS_A_WRITE * self.writes
     }
 
     /// How many copies it has, or is to have, beside the original.
