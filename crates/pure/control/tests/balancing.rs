@@ -420,6 +420,8 @@ fn one_is_heavy() -> (World, Prefix) {
 #[test]
 fn what_nobody_has_a_place_for_is_split_and_its_parts_leave() {
     let (mut world, whole) = one_is_heavy();
+    // The first part that leaves a saturated worker shows more elsewhere than it did there, and may move once more (decision 0516).
+    world.excused_until = u64::MAX;
     world.epochs(2);
     assert_eq!(world.says(&format!("{whole} of server 2 is split into ")), 1, "{:#?}", world.said);
     let alone = format!("{whole} alone had 2.");
