@@ -1,13 +1,13 @@
 //! `mbal cluster map`, `lost`, `events`, and `status` and `move` of a whole cluster: questions to a coordinator.
 
 use std::fmt::Write;
-use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::hot_keys;
 use crate::named::NamedServer;
+use crate::output::say;
 use clap::Args;
 use mbal_control::api::{BalanceMode, LinkStatus, LostCall, MoveCall, SplitCall, Status};
 use mbal_model::Prefix;
@@ -174,17 +174,7 @@ pub fn move_cachelet(
 
 pub fn told(answer: Result<String, String>) -> ExitCode {
     match answer {
-        Ok(text) => {
-            let mut out = std::io::stdout().lock();
-            match out.write_all(shown(&text).as_bytes()).and_then(|()| out.flush()) {
-                // Who has read enough has what he wants.
-                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                    eprintln!("mbal: {error}");
-                    ExitCode::FAILURE
-                }
-                _ => ExitCode::SUCCESS,
-            }
-        }
+        Ok(text) => say(&shown(&text)),
         Err(why) => {
             eprintln!("mbal: {}", printable(&why));
             ExitCode::FAILURE

@@ -13,6 +13,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use file::{File, Setting};
 
+use crate::output::say;
+
 /// sysexits' codes: a file that cannot be read, and one that is wrong.
 const EX_NOINPUT: u8 = 66;
 const EX_CONFIG: u8 = 78;
@@ -169,22 +171,18 @@ pub fn run(
     let done = match matches.subcommand() {
         Some(("check", matches)) => {
             let path = matches.get_one::<PathBuf>("file").expect("it is required");
-            check(path, all, refusal)
+            check(path, all, refusal).map(|()| ExitCode::SUCCESS)
         }
         Some(("print", matches)) if matches.get_flag("defaults") => {
-            printed::defaults(all);
-            Ok(())
+            Ok(say(&printed::defaults(all)))
         }
-        Some(("print", matches)) => print(matches, all),
+        Some(("print", matches)) => print(matches, all).map(|text| say(&text)),
         _ => unreachable!("clap asks for one of its subcommands"),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Refusal { text, code }) => {
-            eprintln!("{text}");
-            ExitCode::from(code)
-        }
-    }
+    done.unwrap_or_else(|Refusal { text, code }| {
+        eprintln!("{text}");
+        ExitCode::from(code)
+    })
 }
 
 fn check(
@@ -233,7 +231,7 @@ fn first(error: &clap::Error) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn print(matches: &ArgMatches, all: &Command) -> Result<(), Refusal> {
+fn print(matches: &ArgMatches, all: &Command) -> Result<String, Refusal> {
     let line: Vec<OsString> = matches.get_many("line").unwrap_or_default().cloned().collect();
     let path = matches.get_one::<PathBuf>("config");
     let sections: Vec<&str> = match line.first() {
@@ -247,6 +245,7 @@ fn print(matches: &ArgMatches, all: &Command) -> Result<(), Refusal> {
             })?]
         }
     };
+    let mut text = String::new();
     for (at, section) in sections.into_iter().enumerate() {
         let command = all.find_subcommand(section).expect("a section is a subcommand");
         // The flag of this command is one of that command's, too, which the other words may outdo.
@@ -268,9 +267,9 @@ fn print(matches: &ArgMatches, all: &Command) -> Result<(), Refusal> {
         let found = lenient.try_get_matches_from(&layered.words);
         let matches = found.map_err(|error| Refusal { text: first(&error), code: EX_CONFIG })?;
         if at > 0 {
-            println!();
+            text.push('\n');
         }
-        printed::effective(section, &command, &matches, &layered);
+        text += &printed::effective(section, &command, &matches, &layered);
     }
-    Ok(())
+    Ok(text)
 }

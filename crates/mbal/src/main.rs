@@ -22,6 +22,7 @@ mod listen;
 mod man;
 mod named;
 mod operator;
+mod output;
 mod passwords;
 mod pool;
 mod proxy;

@@ -1,7 +1,5 @@
 //! Settings as a configuration file has them: those of a command line with where each comes from, or all defaults.
 
-use std::io::{ErrorKind, Write};
-
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
@@ -12,7 +10,12 @@ use super::schema::{Key, Kind, SECTIONS, keys};
 const COLUMNS: usize = 100;
 
 /// What is set, one a line; what is not, behind it as comments.
-pub fn effective(section: &str, command: &Command, matches: &ArgMatches, layered: &CommandLine) {
+pub fn effective(
+    section: &str,
+    command: &Command,
+    matches: &ArgMatches,
+    layered: &CommandLine,
+) -> String {
     let mut unset = Vec::new();
     let mut lines = Vec::new();
     for key in keys(command) {
@@ -33,16 +36,7 @@ pub fn effective(section: &str, command: &Command, matches: &ArgMatches, layered
         let unset = wrapped(&format!("Not set: {}", unset.join(", ")));
         text.extend(unset.iter().map(|line| format!("# {line}\n")));
     }
-    say(&text);
-}
-
-/// Who has read enough has what he wants.
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => eprintln!("mbal: {error}"),
-        _ => {}
-    }
+    text
 }
 
 fn source(key: &Key, matches: &ArgMatches, layered: &CommandLine) -> String {
@@ -104,11 +98,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// A file that sets nothing: what there is to be set, and what it is without.
-pub fn defaults(all: &Command) {
-    say(&all_defaults(all));
-}
-
-fn all_defaults(all: &Command) -> String {
+pub fn defaults(all: &Command) -> String {
     let mut text = String::from(
         "# Settings of MBal: mbal serve|coordinator|proxy|up --config FILE, or MBAL_CONFIG=FILE. Each command reads its own\n\
          # section. A key is a flag's long name; flags and the environment outdo the file. Remove a # to set something.\n",
@@ -179,7 +169,7 @@ mod tests {
     #[test]
     fn a_file_with_all_defaults_is_right_and_sets_what_is_set_anyway() {
         let all = crate::mbal_command();
-        let defaults = all_defaults(&all);
+        let defaults = defaults(&all);
         assert!(
             parse(&defaults, &all)
                 .expect("it sets nothing")

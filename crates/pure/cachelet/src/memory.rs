@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::zeroed::Zeroed;
+use crate::zeroed::ZeroedBytes;
 
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;
@@ -55,7 +55,7 @@ pub unsafe trait Region: Send + Sync {
 
 /// A region from the allocator, zeroed and so untouched until it is used.
 struct Heap {
-    zeroed: Zeroed,
+    zeroed: ZeroedBytes,
     bytes: usize,
 }
 
@@ -80,7 +80,7 @@ unsafe impl Region for Heap {
 impl Memory {
     /// From the allocator.
     pub fn heap(bytes: usize) -> Memory {
-        let zeroed = Zeroed::new(bytes, ALIGNMENT).expect("memory for a store");
+        let zeroed = ZeroedBytes::new(bytes, ALIGNMENT).expect("memory for a store");
         Memory::of(Box::new(Heap { zeroed, bytes }))
     }
 

@@ -13,7 +13,7 @@ use crate::policy::Temper;
 use crate::pool::{PageId, Pool};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::types::Options;
-use crate::zeroed::Zeroed;
+use crate::zeroed::ZeroedBytes;
 
 /// Pages are this part of a cachelet's share of the memory, within bounds.
 const PAGES_PER_CACHELET: usize = 128;
@@ -142,14 +142,14 @@ impl Pages {
 
 /// What is known of each page that there may ever be.
 struct Known {
-    words: Zeroed,
+    words: ZeroedBytes,
     pages: usize,
 }
 
 impl Known {
     /// `None`: there is no memory for so many.
     fn untouched(pages: usize) -> Option<Known> {
-        let words = Zeroed::new(pages.checked_mul(size_of::<Page>())?, align_of::<Page>())?;
+        let words = ZeroedBytes::new(pages.checked_mul(size_of::<Page>())?, align_of::<Page>())?;
         Some(Known { words, pages })
     }
 }

@@ -3,21 +3,21 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// Zeroed bytes from the allocator.
-pub struct Zeroed {
+/// ZeroedBytes bytes from the allocator.
+pub struct ZeroedBytes {
     start: NonNull<u8>,
     whole: NonNull<u8>,
     layout: Layout,
 }
 
 // SAFETY: it is nothing but the right to free what it names.
-unsafe impl Send for Zeroed {}
+unsafe impl Send for ZeroedBytes {}
 // SAFETY: as above.
-unsafe impl Sync for Zeroed {}
+unsafe impl Sync for ZeroedBytes {}
 
-impl Zeroed {
+impl ZeroedBytes {
     /// `None`: there is no memory for so much.
-    pub fn new(bytes: usize, alignment: usize) -> Option<Zeroed> {
+    pub fn new(bytes: usize, alignment: usize) -> Option<ZeroedBytes> {
         // Only at the allocator's own alignment does it know that fresh memory is zero already, and
         // leaves it untouched; so the range is aligned here.
         let layout = Layout::from_size_align(bytes.checked_add(alignment)?, 16).ok()?;
@@ -26,7 +26,7 @@ impl Zeroed {
         let ahead = whole.as_ptr().align_offset(alignment);
         // SAFETY: the layout has so many bytes more than are needed behind it.
         let start = unsafe { whole.add(ahead) };
-        Some(Zeroed { start, whole, layout })
+        Some(ZeroedBytes { start, whole, layout })
     }
 
     /// The first of its bytes, aligned.
@@ -36,7 +36,7 @@ impl Zeroed {
     }
 }
 
-impl Drop for Zeroed {
+impl Drop for ZeroedBytes {
     fn drop(&mut self) {
         // SAFETY: allocated with this very layout.
         unsafe { dealloc(self.whole.as_ptr(), self.layout) }

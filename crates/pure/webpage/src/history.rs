@@ -61,12 +61,12 @@ struct Ring {
     step: u32,
     points: VecDeque<Point>,
     /// The span that is not over yet.
-    open: Option<Open>,
+    open: Option<OpenSpan>,
 }
 
 /// Points of a span, and how many they were.
 #[derive(Debug)]
-struct Open {
+struct OpenSpan {
     last: u32,
     count: u32,
     point: Point,
@@ -91,7 +91,7 @@ impl Ring {
             }
         }
         let last = point.unix;
-        let next = Open { last, count: 1, point: Point { unix: begins, ..point } };
+        let next = OpenSpan { last, count: 1, point: Point { unix: begins, ..point } };
         if let Some(open) = self.open.replace(next) {
             if self.points.len() == (self.lasts / self.step) as usize {
                 self.points.pop_front();
@@ -147,7 +147,7 @@ fn thousandths(number: f32) -> f64 {
     (f64::from(number) * 1e3).round() / 1e3
 }
 
-impl Open {
+impl OpenSpan {
     /// Rates and loads are averages, the slowest requests and the busiest worker are those of the worst second.
     fn join(&mut self, next: Point) {
         if self.last == next.unix {
