@@ -44,17 +44,24 @@ struct Wanted {
     start: u32,
     bytes: u8,
     part: u8,
+    /// The part's next key, or `NONE`: whose key comes next is chance, so that no branch that looks for it can be foretold.
+    next: u32,
     /// Of its value, with its line; 0 is a miss.
     value_bytes: u32,
 }
+
+/// Behind the last key of a part.
+const NONE: u32 = u32::MAX;
 
 struct Part {
     conn: u32,
     keys: u32,
     renamed: bool,
-    /// So many bytes of its reply have been read, and the keys before this one cannot come any more.
+    /// Its last key.
+    last: u32,
+    /// So many bytes of its reply have been read, and its keys before this one cannot come any more.
     scanned: usize,
-    next: usize,
+    next: u32,
     values: Vec<u8>,
     /// So many bytes of them have left.
     taken: usize,
@@ -85,16 +92,29 @@ impl Merge {
     pub fn ask(&mut self, place: &Place) -> bool {
         let (conn, renamed) = (place.conn, place.name.is_some());
         let is_its = |part: &Part| part.conn == conn && part.renamed == renamed;
+        let at = self.wanted.len() as u32;
         let part = self.parts.iter().position(is_its).unwrap_or_else(|| {
-            let next = self.wanted.len();
-            let values = Vec::new();
-            self.parts.push(Part { conn, keys: 0, renamed, scanned: 0, next, values, taken: 0 });
+            let (last, next, values) = (at, at, Vec::new());
+            self.parts.push(Part {
+                conn,
+                keys: 0,
+                renamed,
+                last,
+                scanned: 0,
+                next,
+                values,
+                taken: 0,
+            });
             self.missing += 1;
             self.parts.len() - 1
         });
-        self.parts[part].keys += 1;
         let (start, bytes) = (place.start, place.bytes);
-        self.wanted.push(Wanted { start, bytes, part: part as u8, value_bytes: 0 });
+        self.wanted.push(Wanted { start, bytes, part: part as u8, next: NONE, value_bytes: 0 });
+        let this = &mut self.parts[part];
+        if this.keys > 0 {
+            self.wanted[this.last as usize].next = at;
+        }
+        (this.keys, this.last) = (this.keys + 1, at);
         part < PARTS_MAX
     }
 
@@ -141,10 +161,9 @@ impl Merge {
                     framed => framed,
                 };
             }
-            let is_its = |wanted: &Wanted| wanted.part == part && wanted.is_of(rest, keys);
-            let found = wanted[this.next..].iter().position(is_its);
+            let found = find(wanted, this.next, rest, keys);
             let length = found.and_then(|found| {
-                let behind_key = b"VALUE ".len() + usize::from(wanted[this.next + found].bytes);
+                let behind_key = b"VALUE ".len() + usize::from(wanted[found].bytes);
                 plain_value_bytes(rest, behind_key).filter(|_| !cas)
             });
             let (Some(found), Some(bytes)) = (found, length.or_else(|| unusual_length(rest, cas)))
@@ -161,10 +180,10 @@ impl Merge {
                 Some(_) => return Framed::Broken,
                 None => return Framed::NeedMore { bytes: at + bytes + 5, scanned: at },
             }
-            let one = &mut wanted[this.next + found];
+            let one = &mut wanted[found];
             one.value_bytes = bytes as u32;
             (*hits, *longest) = (*hits + 1, bytes.max(*longest));
-            (this.next, this.scanned) = (this.next + found + 1, at + bytes);
+            (this.next, this.scanned) = (one.next, at + bytes);
         }
     }
 
@@ -219,17 +238,25 @@ impl Merge {
             return;
         }
         out.reserve(self.parts.iter().map(|part| part.values.len()).sum::<usize>() + 5);
-        // Values that stand behind each other in one reply are copied together.
-        let (mut part, mut bytes) = (0, 0);
-        for wanted in self.wanted.iter().filter(|wanted| wanted.value_bytes > 0) {
-            if wanted.part != part {
-                self.parts[usize::from(part)].push(bytes, out);
-                (part, bytes) = (wanted.part, 0);
-            }
-            bytes += wanted.value_bytes as usize;
+        if let [only] = self.parts.as_slice() {
+            return out.extend_from_slice(&only.values);
         }
-        self.parts[usize::from(part)].push(bytes, out);
+        for wanted in &self.wanted {
+            self.parts[usize::from(wanted.part)].push(wanted.value_bytes as usize, out);
+        }
     }
+}
+
+/// The key from `next` on, of those of its part, whose value `input` begins with.
+#[inline]
+fn find(wanted: &[Wanted], mut next: u32, input: &[u8], keys: &[u8]) -> Option<usize> {
+    while let Some(this) = wanted.get(next as usize) {
+        if this.is_of(input, keys) {
+            return Some(next as usize);
+        }
+        next = this.next;
+    }
+    None
 }
 
 impl Wanted {
@@ -305,6 +332,13 @@ mod tests {
         assert_eq!(merged(&[(0, a), (1, b)]), all);
         assert_eq!(merged(&[(1, b), (0, a)]), all);
         assert_eq!(merged(&[(1, b"END\r\n"), (0, b"END\r\n")]), "END\r\n");
+    }
+
+    #[test]
+    fn keys_that_are_absent_are_stepped_over() {
+        let a = b"VALUE c 0 1\r\nx\r\nEND\r\n";
+        let b = b"VALUE b 0 1\r\ny\r\nEND\r\n";
+        assert_eq!(merged(&[(0, a), (1, b)]), "VALUE b 0 1\r\ny\r\nVALUE c 0 1\r\nx\r\nEND\r\n");
     }
 
     #[test]
