@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::StoreStats;
 use mbal_model::Seconds;
-use mbal_worker::{Shared, Sums, TIMED};
+use mbal_worker::{CHORES, Shared, Sums, TIMED};
 
 use crate::balancing::Balanced;
 use crate::page::{Labels, Page};
@@ -26,6 +26,7 @@ pub(crate) fn page(
     page.balancer(server, balanced);
     page.hot_keys(server);
     page.latency(server);
+    page.background(server);
     page.memory(server, &store);
     page.connections(server);
     page.text
@@ -204,6 +205,15 @@ impl Page {
             let of = histograms.of(class);
             let total = (of.count(), of.sum_ns());
             self.histogram(name, ("class", class.name()), of.by_powers(), total);
+        }
+    }
+
+    fn background(&mut self, server: &Shared) {
+        let name = "mbal_background_step_seconds";
+        let help = "How long a worker was kept from its clients by a step of background work.";
+        self.family(name, "histogram", help);
+        for (chore, of) in CHORES.iter().zip(server.background_steps()) {
+            self.histogram(name, ("chore", chore), of.by_powers(), (of.count(), of.sum_ns()));
         }
     }
 

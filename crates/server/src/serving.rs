@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_control::api::Registration;
@@ -42,8 +42,6 @@ use crate::{
 
 /// What a worker has in a server that stands alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
-/// Steps of background work between two looks at the clock: a part of a page each, rarely over 100 µs.
-const BACKGROUND_STEPS: usize = 1;
 /// What stands around a value.
 const LINE_BYTES_MAX: usize = 1024;
 /// Descriptors beside the clients': standard streams, epolls, bells, listening sockets and some.
@@ -662,7 +660,9 @@ fn work(
         if shared.counts_leases_now() {
             worker.look_at_lease(started.lease_clock.now());
         }
-        let more = worker.background(now, BACKGROUND_STEPS, is_idle, actions);
+        let begun = Instant::now();
+        let more = worker.background(now, is_idle, actions);
+        worker.background_took(begun.elapsed().as_nanos() as u64);
         wake.set(worker.next_wake());
         more
     };

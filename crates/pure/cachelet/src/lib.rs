@@ -102,7 +102,7 @@ pub use memory::{Memory, Region};
 pub use part::{Broken, Heading, Part};
 pub use presence::Held;
 pub use reading::Miss;
-pub use room::Room;
+pub use room::{Chore, Room};
 pub use stats::ClassAges;
 pub use store::Store;
 pub use types::{Birth, Draft, Full, Meta, Options, StoreStats};

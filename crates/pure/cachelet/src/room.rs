@@ -20,6 +20,19 @@ const PARTS_AT_ONCE: usize = 16;
 /// Goes of [`Store::reserve_at_once`]: some milliseconds. Others may take what is made free as fast as that is done.
 const GOES_MAX: u32 = 64;
 
+/// What a step of [`Store::background_step`] is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chore {
+    /// A cachelet that has gone, or a page that moves have dropped.
+    Release,
+    Split,
+    /// Less memory than before: a page goes back to the system, or is cleaned for that.
+    Shrink,
+    Expire,
+    /// A part of a page, ahead of the writes that will need it.
+    Evict,
+}
+
 /// What came of [`Store::reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "there may be none yet"]
@@ -177,36 +190,44 @@ impl Store {
         self.cleaner.clean_one(self, worker, now)
     }
 
-    /// At most `budget` steps for the cachelets of `worker`: of splits that have begun, of expiry and of eviction ahead, each a
-    /// part of a page; true if there is more to do. Not between [`crate::Cachelets::enter`] and [`crate::Cachelets::leave`].
+    /// At most `budget` steps for the cachelets of `worker`, see [`Self::background_step`]; true if there is more to do.
     pub fn background(&self, worker: WorkerId, now: Seconds, budget: usize) -> bool {
+        (0..budget).all(|_| self.background_step(worker, now).1)
+    }
+
+    /// A step for the cachelets of `worker`: of splits that have begun, of expiry or of eviction ahead, a part of a page. What it was for,
+    /// and whether there is more to do. Not between [`crate::Cachelets::enter`] and [`crate::Cachelets::leave`].
+    pub fn background_step(&self, worker: WorkerId, now: Seconds) -> (Option<Chore>, bool) {
         let worker = usize::from(worker.0);
-        for _ in 0..budget {
-            if self.drop_released(now)
-                || give_back_dropped(self, worker, now)
-                || self.go_on_splitting(worker, now)
-            {
-                continue;
-            }
-            if self.pool().surplus() > 0 {
-                match self.cleaner.shrink(self, worker, now) {
-                    ControlFlow::Continue(()) => continue,
-                    ControlFlow::Break(more) => return more,
-                }
-            }
-            if self.pool().available(worker) >= pages_ahead(&self.shared) {
-                return self.cleaner.expire_one(self, worker, now);
-            }
-            let waiting = self.reap_if_short(worker);
-            let available = self.pool().available(worker);
-            if available + waiting >= pages_ahead(&self.shared) {
-                let is_short = available <= PAGES_AHEAD_OF_A_WRITE;
-                return is_short || self.cleaner.expire_one(self, worker, now);
-            }
-            if !self.clean_one(worker, now) {
-                return false;
-            }
+        if self.drop_released(now) || give_back_dropped(self, worker, now) {
+            return (Some(Chore::Release), true);
         }
-        true
+        if self.go_on_splitting(worker, now) {
+            return (Some(Chore::Split), true);
+        }
+        if self.pool().surplus() > 0 {
+            let more = match self.cleaner.shrink(self, worker, now) {
+                ControlFlow::Continue(()) => true,
+                ControlFlow::Break(more) => more,
+            };
+            return (Some(Chore::Shrink), more);
+        }
+        let expire = || match self.cleaner.expire_one(self, worker, now) {
+            true => (Some(Chore::Expire), true),
+            false => (None, false),
+        };
+        if self.pool().available(worker) >= pages_ahead(&self.shared) {
+            return expire();
+        }
+        let waiting = self.reap_if_short(worker);
+        let available = self.pool().available(worker);
+        if available + waiting < pages_ahead(&self.shared) {
+            let more = self.clean_one(worker, now);
+            return (more.then_some(Chore::Evict), more);
+        }
+        match available <= PAGES_AHEAD_OF_A_WRITE {
+            true => (None, true),
+            false => expire(),
+        }
     }
 }

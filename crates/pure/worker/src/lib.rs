@@ -56,6 +56,7 @@ pub use mbal_cachelet::{AgeThresholds, ClassAges};
 pub use moving::quota::Quota;
 pub use moving::scaling::Rescued;
 pub use moving::told::{BrokenLink, Heard, MoveDecision, MoveMessage, MoveReport, MoveTold};
+pub use observing::chores::CHORES;
 pub use observing::conns::{ConnInfo, Conns, Endpoint};
 pub use observing::counters::{ClassSums, Sums};
 pub use observing::details::PREFIXES_MAX;

@@ -1,5 +1,6 @@
 //! What is counted and seen of requests, and told of it.
 
+pub(crate) mod chores;
 pub(crate) mod conns;
 pub(crate) mod counted;
 pub(crate) mod counters;

@@ -14,6 +14,7 @@ use crate::moving::hurry::Hurry;
 use crate::moving::lease::Lease;
 use crate::moving::moves::Moves;
 use crate::moving::quota::CpuBudget;
+use crate::observing::chores::StepTimes;
 use crate::observing::conns::Conns;
 use crate::observing::counted::Counted;
 use crate::observing::counters::{ClassCounters, Counters};
@@ -153,6 +154,10 @@ impl Shared {
 
     pub(crate) fn latency(&self, worker: usize) -> &Latency {
         &self.counted.latency[worker]
+    }
+
+    pub(crate) fn steps(&self, worker: usize) -> &StepTimes {
+        &self.counted.steps[worker]
     }
 
     pub(crate) fn hot(&self, worker: usize) -> MutexGuard<'_, ranks::Hot, Hot> {

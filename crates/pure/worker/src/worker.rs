@@ -20,6 +20,7 @@ use crate::forwarding::once::AnsweredOnce;
 use crate::ids::{Client, OrderId, Report, Ticketed};
 use crate::moving::carrying::Carrier;
 use crate::moving::settling::Settling;
+use crate::observing::chores;
 use crate::observing::counters::Counters;
 use crate::observing::distances::Shown;
 use crate::observing::latency::ByClass;
@@ -72,6 +73,8 @@ pub struct Worker {
     pub(crate) wakes: Wakes,
     carrier: Carrier,
     settling: Settling,
+    /// What was done last in the background, of [`chores::CHORES`].
+    chore: Option<usize>,
     /// Those whose reply has come in this event.
     pub(crate) replied: Vec<Client>,
     pub(crate) once: AnsweredOnce,
@@ -112,6 +115,7 @@ impl Worker {
             wakes: Wakes::default(),
             carrier: Carrier::default(),
             settling: Settling::default(),
+            chore: None,
             replied: Vec::new(),
             once: AnsweredOnce::default(),
             late: LateDatagrams::default(),
@@ -368,22 +372,26 @@ impl Worker {
         }
     }
 
-    /// Does some of what can wait: `steps` of the store's, and some of each move's. Between two events.
+    /// Does some of what can wait: a step of the store's, and some of each move's. Between two events.
     /// `is_idle`: clients have left this worker some time since the last call. Moves slow down while they do not.
-    pub fn background(
-        &mut self,
-        now: Now,
-        steps: usize,
-        is_idle: bool,
-        actions: &mut Actions,
-    ) -> Background {
+    pub fn background(&mut self, now: Now, is_idle: bool, actions: &mut Actions) -> Background {
         self.carrier.is_strained = !is_idle;
         let hastens = self.carry(now, actions);
-        let goes_on = self.shared.store.background(self.here.owner.worker, now.second, steps);
+        let (chore, goes_on) =
+            self.shared.store.background_step(self.here.owner.worker, now.second);
+        self.chore = chores::number_of(self.carrier.has_moves, chore);
         match (hastens, goes_on) {
             (true, _) => Background::Hastens,
             (false, true) => Background::GoesOn,
             (false, false) => Background::Rests,
+        }
+    }
+
+    /// What the last call of [`Self::background`] did kept clients waiting for so long.
+    #[inline]
+    pub fn background_took(&self, ns: u64) {
+        if let Some(chore) = self.chore {
+            self.shared.steps(self.here.owner.worker.0.into()).record(chore, ns);
         }
     }
 

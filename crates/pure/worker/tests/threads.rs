@@ -201,7 +201,7 @@ impl World {
             };
             second = now.second;
             worker.handle(self.now(), event, &mut actions);
-            worker.background(self.now(), 1, true, &mut actions);
+            worker.background(self.now(), true, &mut actions);
             self.carry_out(server, number, &mut worker, &clients, &mut actions);
         }
     }

@@ -309,7 +309,7 @@ impl World {
         let mut actions = std::mem::take(&mut self.actions);
         let is_idle = self.dice.percent(80);
         self.look_at_leases(seat, None);
-        let more = self.seats[seat].worker.background(now, 1, is_idle, &mut actions);
+        let more = self.seats[seat].worker.background(now, is_idle, &mut actions);
         for action in actions.list.drain(..) {
             self.carry_out(seat, action, &actions.bytes, &actions.requests);
         }

@@ -1,4 +1,4 @@
-//! What memcached does not tell: `stats hot`, `stats cachelets`, `stats workers` and `stats latency`.
+//! What memcached does not tell: `stats hot`, `stats cachelets`, `stats workers`, `stats latency` and `stats background`.
 
 use mbal_cachelet::View;
 use mbal_model::Key;
@@ -7,7 +7,8 @@ use mbal_wire::{push_readable, word_u32};
 
 use crate::commands::stats::Stats;
 use crate::copies::HotMode;
-use crate::observing::latency::TIMED;
+use crate::observing::chores::CHORES;
+use crate::observing::latency::{Histogram, TIMED};
 
 /// Without a number, `stats hot` tells so many keys.
 const HOT_KEYS: u32 = 10;
@@ -101,31 +102,43 @@ impl Stats<'_, '_> {
     /// `stats latency`, and with `buckets` how many requests took less than so many ns, but not less
     /// than the line before says.
     pub fn stats_latency(&mut self, what: &[u8]) {
-        if !matches!(what, b"" | b"buckets") {
-            return self.line(b"CLIENT_ERROR usage: stats latency [buckets]");
-        }
         let histograms = self.on.shared.latencies();
-        for class in TIMED {
-            let (name, histogram) = (class.name(), histograms.of(class));
-            if what == b"buckets" {
-                for (end_ns, requests) in histogram.buckets() {
-                    self.stat(&format!("{name}:{end_ns}"), requests);
+        match what {
+            b"" => TIMED
+                .iter()
+                .for_each(|class| self.stat_histogram(class.name(), histograms.of(*class), &[])),
+            b"buckets" => {
+                for class in TIMED {
+                    for (end_ns, requests) in histograms.of(class).buckets() {
+                        self.stat(&format!("{}:{end_ns}", class.name()), requests);
+                    }
                 }
-                continue;
             }
-            let count = histogram.count();
-            self.stat(&format!("{name}:count"), count);
-            let mean_ns = histogram.sum_ns().checked_div(count).unwrap_or(0);
-            for (what, ns) in [
-                ("mean", mean_ns),
-                ("p50", histogram.quantile_ns(0.5)),
-                ("p99", histogram.quantile_ns(0.99)),
-                ("p999", histogram.quantile_ns(0.999)),
-            ] {
-                let us = format!("{}.{:03}", ns / 1000, ns % 1000);
-                self.stat_text(&format!("{name}:{what}_us"), &us);
-            }
+            _ => return self.line(b"CLIENT_ERROR usage: stats latency [buckets]"),
         }
         self.line(b"END");
+    }
+
+    /// `stats background`.
+    pub fn stats_background(&mut self) {
+        let steps = self.on.shared.background_steps();
+        for (chore, histogram) in CHORES.iter().zip(&steps) {
+            self.stat_histogram(chore, histogram, &[("p9999", 0.9999)]);
+        }
+        self.line(b"END");
+    }
+
+    fn stat_histogram(&mut self, name: &str, histogram: &Histogram, more: &[(&str, f64)]) {
+        let count = histogram.count();
+        self.stat(&format!("{name}:count"), count);
+        let mean_ns = histogram.sum_ns().checked_div(count).unwrap_or(0);
+        let mut told = |what: &str, ns: u64| {
+            let us = format!("{}.{:03}", ns / 1000, ns % 1000);
+            self.stat_text(&format!("{name}:{what}_us"), &us);
+        };
+        told("mean", mean_ns);
+        for (what, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)].iter().chain(more) {
+            told(what, histogram.quantile_ns(*share));
+        }
     }
 }

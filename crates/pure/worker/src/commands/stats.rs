@@ -33,6 +33,7 @@ impl Stats<'_, '_> {
             (_, b"workers") => self.stats_workers(),
             (_, b"cluster") => self.stats_cluster(),
             (_, b"latency") => self.stats_latency(tokens.get(2)),
+            (_, b"background") => self.stats_background(),
             (_, b"detail") if !self.on.shared.settings.dump_enabled => {
                 self.line(b"CLIENT_ERROR stats detail not allowed");
             }

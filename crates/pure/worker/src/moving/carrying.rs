@@ -27,6 +27,8 @@ pub(crate) struct Carrier {
     pub at: Option<Instant>,
     /// Clients leave the worker no time.
     pub is_strained: bool,
+    /// There was a move to go on with when it last looked.
+    pub has_moves: bool,
 }
 
 /// What came of going on with moves.
@@ -48,6 +50,7 @@ impl Carrier {
         actions: &mut Actions,
     ) -> Carried {
         let mut carried = Carried::default();
+        self.has_moves = false;
         if shared.moves.is_empty() {
             self.at = None;
             return carried;
@@ -55,6 +58,7 @@ impl Carrier {
         let worker = here.owner.worker;
         let mut until: Option<Instant> = None;
         for one in shared.moves.list(|one| one.worker == worker) {
+            self.has_moves = true;
             match self.carry_one(shared, here, now, &one, actions) {
                 Pause::None => carried.hastens = true,
                 Pause::Until(at) => until = Some(until.map_or(at, |other| other.min(at))),

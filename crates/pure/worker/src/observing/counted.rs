@@ -6,6 +6,7 @@ use mbal_cachelet::{ClassStats, Classes, StoreStats};
 use mbal_locks::{Mutex, ranks};
 use mbal_model::CLASSES;
 
+use crate::observing::chores::StepTimes;
 use crate::observing::counters::{ClassCounters, ClassSums, Counters, Sums};
 use crate::observing::latency::{Histograms, Latency};
 
@@ -15,6 +16,7 @@ pub(crate) struct Counted {
     /// By class of size.
     pub classes: Box<[Box<[ClassCounters]>]>,
     pub latency: Box<[Latency]>,
+    pub steps: Box<[StepTimes]>,
     /// The balancer's epochs so far.
     pub epoch: AtomicU64,
     /// What `stats reset` subtracts: counters are their workers' to write. Locked before they are read: what is
@@ -29,6 +31,7 @@ impl Counted {
             workers: (0..workers).map(|_| Counters::default()).collect(),
             classes: (0..workers).map(classes).collect(),
             latency: (0..workers).map(|_| Latency::default()).collect(),
+            steps: (0..workers).map(|_| StepTimes::default()).collect(),
             epoch: AtomicU64::new(0),
             reset: Mutex::default(),
         }

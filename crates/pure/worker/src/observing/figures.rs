@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use mbal_cachelet::Classes;
 use mbal_model::{Key, Prefix, Seconds, WorkerId};
 
+use crate::observing::chores::CHORES;
 use crate::observing::counted::Totals;
 use crate::observing::counters::{Counters, Sums, sum};
 use crate::observing::distances::CurveTold;
 use crate::observing::hot::{Heat, HotKey, hottest};
-use crate::observing::latency::Histograms;
+use crate::observing::latency::{Histogram, Histograms};
 use crate::observing::load::Tallies;
 use crate::shared::Shared;
 
@@ -31,6 +32,13 @@ impl Shared {
         let mut histograms = Histograms::default();
         self.counted.latency.iter().for_each(|latency| latency.add_to(&mut histograms));
         histograms
+    }
+
+    /// How long steps of background work took since the start, by [`CHORES`], over all workers.
+    pub fn background_steps(&self) -> [Histogram; CHORES.len()] {
+        let mut all = std::array::from_fn(|_| Histogram::default());
+        self.counted.steps.iter().for_each(|steps| steps.add_to(&mut all));
+        all
     }
 
     /// The keys with the most requests in the last second. Who asks is taken to watch for a while.

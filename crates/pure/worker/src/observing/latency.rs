@@ -49,22 +49,35 @@ fn end_ns(bucket: usize) -> u64 {
 }
 
 /// One worker's, written by it alone.
+#[derive(Default)]
 pub(crate) struct Latency {
     classes: [Recorded; TIMED.len()],
 }
 
-struct Recorded {
+/// A histogram that one worker writes.
+pub(crate) struct Recorded {
     buckets: [Counter; BUCKETS],
     sum_ns: Counter,
 }
 
-impl Default for Latency {
-    fn default() -> Latency {
-        let recorded = || Recorded {
-            buckets: [const { Counter::new() }; BUCKETS],
-            sum_ns: Counter::default(),
-        };
-        Latency { classes: std::array::from_fn(|_| recorded()) }
+impl Default for Recorded {
+    fn default() -> Recorded {
+        Recorded { buckets: [const { Counter::new() }; BUCKETS], sum_ns: Counter::default() }
+    }
+}
+
+impl Recorded {
+    /// So many of them took so long.
+    pub fn add(&self, count: u64, each_ns: u64) {
+        self.buckets[bucket_of(each_ns)].add(count);
+        self.sum_ns.add(count * each_ns);
+    }
+
+    pub fn add_to(&self, histogram: &mut Histogram) {
+        for (from, to) in self.buckets.iter().zip(&mut histogram.buckets) {
+            *to += from.get();
+        }
+        histogram.sum_ns += self.sum_ns.get();
     }
 }
 
@@ -72,23 +85,16 @@ impl Latency {
     /// What was served between two readings of the counters took so long; it happened in one of
     /// `stands_for` wake-ups.
     pub fn record(&self, before: &ByClass, after: &ByClass, elapsed_ns: u64, stands_for: u32) {
-        let bucket = bucket_of(elapsed_ns);
         for (class, (before, after)) in self.classes.iter().zip(before.iter().zip(after)) {
             let requests = (after - before) * u64::from(stands_for);
             if requests > 0 {
-                class.buckets[bucket].add(requests);
-                class.sum_ns.add(requests * elapsed_ns);
+                class.add(requests, elapsed_ns);
             }
         }
     }
 
     pub fn add_to(&self, histograms: &mut Histograms) {
-        for (class, histogram) in self.classes.iter().zip(&mut histograms.0) {
-            for (from, to) in class.buckets.iter().zip(&mut histogram.buckets) {
-                *to += from.get();
-            }
-            histogram.sum_ns += class.sum_ns.get();
-        }
+        self.classes.iter().zip(&mut histograms.0).for_each(|(class, to)| class.add_to(to));
     }
 }
 

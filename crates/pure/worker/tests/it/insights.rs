@@ -1,7 +1,7 @@
-//! `stats hot` and `stats latency`.
+//! `stats hot`, `stats latency` and `stats background`.
 
 use mbal_model::{Key, Prefix};
-use mbal_worker::{Event, Heat, Settings};
+use mbal_worker::{Actions, Event, Heat, Settings};
 
 use crate::rig::{CONN, Rig};
 
@@ -162,5 +162,32 @@ fn a_get_that_is_answered_in_parts_counts_each_key_once() {
     for line in ["STAT 1:key small\r\nSTAT 1:rate 40\r\n", "STAT 2:key long\r\nSTAT 2:rate 13\r\n"]
     {
         assert!(told.contains(line), "{told}");
+    }
+}
+
+#[test]
+fn steps_in_the_background_are_told_by_what_they_are_for() {
+    let mut rig = Rig::new();
+    (0..200).for_each(|key| _ = rig.send(format!("set key{key} 0 0 1\r\n1\r\n").as_bytes()));
+    let store = &rig.server.store;
+    let whole = store.prefixes()[0];
+    assert!(store.split(whole, 1));
+    let mut steps = 0;
+    while store.prefixes().contains(&whole) {
+        rig.worker.background(rig.now, true, &mut Actions::default());
+        rig.worker.background_took(10_000);
+        steps += 1;
+    }
+    rig.worker.background(rig.now, true, &mut Actions::default());
+    rig.worker.background_took(99_000);
+    let told = String::from_utf8(rig.send(b"stats background\r\n")).expect("text");
+    for line in [
+        &format!("STAT split:count {steps}\r\n"),
+        "STAT split:mean_us 10.000",
+        "STAT split:p9999_us 10.500",
+        "STAT evict:count 0",
+        "STAT move:count 0",
+    ] {
+        assert!(told.contains(line), "{line} in {told}");
     }
 }

@@ -242,7 +242,7 @@ impl Net {
         let seat = (self.random.below(SERVERS.into()) as u16, self.random.below(2) as u16);
         let mut actions = Actions::default();
         let worker = self.workers.get_mut(&seat).expect("it is there");
-        worker.background(self.now, 1, true, &mut actions);
+        worker.background(self.now, true, &mut actions);
         self.carry_out(seat, actions);
         let ways: Vec<Way> =
             self.ways.iter().filter(|(_, queue)| !queue.is_empty()).map(|(way, _)| *way).collect();

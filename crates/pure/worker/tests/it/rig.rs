@@ -67,7 +67,7 @@ impl Rig {
                 Some(wake) => {
                     // What the wait is for may be done in the background.
                     let mut unheard = Actions::default();
-                    self.worker.background(self.now, 1, true, &mut unheard);
+                    self.worker.background(self.now, true, &mut unheard);
                     self.pass_until(wake);
                     self.handle(Event::Woken)
                 }
