@@ -38,9 +38,6 @@ const GHOSTS_PART: usize = 32;
 /// A slice of a sparse index is rebuilt if so many percent of its slots suffice.
 const WORTH_PERCENT: usize = 75;
 
-/// Slices that are looked at for every page that is cleaned.
-const LOOKED_AT: usize = 4;
-
 /// What its writer remembers of an index, beside the directory. `items` is always how many it has.
 #[derive(Default)]
 pub struct Index {
@@ -335,8 +332,8 @@ impl Index {
         self.blocks.drop_all()
     }
 
-    /// A step on the way of an index that has grown sparse to one that is not: some slices move together, and
-    /// a page without blocks is given back. O(slots of some slices).
+    /// A step on the way of an index that has grown sparse to one that is not, with each part of a page that is cleaned: a slice moves
+    /// together, and a page without blocks is given back. O(slots of a slice).
     pub fn shed(&mut self, site: &mut Site, items: u64) {
         let pages = self.blocks.pages();
         let is_sparse = self.blocks.slots(site) > items as usize * SPARSE_SLOTS_PER_ITEM;
@@ -346,14 +343,12 @@ impl Index {
         }
         self.blocks.reap(site);
         self.blocks.give_back_page(site);
-        for _ in 0..LOOKED_AT {
-            if self.shedding.next >= site.dir().entries.len() {
-                self.shedding = Shedding { next: 0, above: self.blocks.above_need(site) };
-            }
-            let entry = self.shedding.next;
-            self.shedding.next = site.dir().run(entry).end;
-            self.shed_slice(site, entry);
+        if self.shedding.next >= site.dir().entries.len() {
+            self.shedding = Shedding { next: 0, above: self.blocks.above_need(site) };
         }
+        let entry = self.shedding.next;
+        self.shedding.next = site.dir().run(entry).end;
+        self.shed_slice(site, entry);
     }
 
     fn shed_slice(&mut self, site: &mut Site, entry: usize) {
