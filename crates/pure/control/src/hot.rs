@@ -132,6 +132,7 @@ impl Hot {
         is_full: bool,
     ) {
         let at = self.threshold_in_words(ledger.state());
+        let hot_from = self.threshold.unwrap_or(f64::INFINITY);
         let before = self.told.remove(&server).unwrap_or_default();
         let mut changes = Vec::new();
         for report in reports {
@@ -139,6 +140,9 @@ impl Hot {
             let what = match (was, is) {
                 _ if was == is => continue,
                 (0, _) => format!("is hot: {}", in_words(report, &at)),
+                (_, 0) if report.rate() >= hot_from => {
+                    format!("is hot and has no copies any more: {}", in_words(report, &at))
+                }
                 (_, 0) => format!("cools: {}", in_words(report, &at)),
                 _ => format!("goes from {was} copies to {is}: {}", in_words(report, &at)),
             };

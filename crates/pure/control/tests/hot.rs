@@ -183,12 +183,16 @@ fn each_change_of_copies_is_told_once_with_what_it_was_decided_on() {
     rig.beat(1, 900.0, vec![key("a", 20.0, 2.0)]);
     rig.beat(2, 900.0, vec![copied("b", 250.0, &[1])]);
     rig.beat(2, 900.0, vec![]);
+    rig.beat(3, 900.0, vec![copied("c", 250.0, &[1])]);
+    rig.beat(3, 900.0, vec![key("c", 250.0, 2.0)]);
     let said = [
         "key a of server 1 is hot: 500 reads/s, 2 writes/s, T is that of another coordinator, 3 servers; 2 copies on servers 2, 3",
         "key a of server 1 goes from 2 copies to 1: 320 reads/s, 2 writes/s, T is 200/s, 3 servers; a copy on server 2",
         "key a of server 1 cools: 20 reads/s, 2 writes/s, T is 200/s, 3 servers",
         "key b of server 2 is hot: 250 reads/s, 2 writes/s, T is 200/s, 3 servers; a copy on server 1",
         "key b of server 2 cools: it is hardly asked for, T is 200/s, 3 servers",
+        "key c of server 3 is hot: 250 reads/s, 2 writes/s, T is 200/s, 3 servers; a copy on server 1",
+        "key c of server 3 is hot and has no copies any more: 250 reads/s, 2 writes/s, T is 200/s, 3 servers",
     ];
     assert_eq!(rig.new_lines(), said);
 }
