@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use mbal_balance::{Balancer, Came, Cause, Decision, Mode, Nonsense, Verdict};
+use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Verdict};
+use mbal_control::api::CameReport;
 use mbal_model::{Instant, Order, Outcome, Owner, Seconds, WorkerId};
 use mbal_reactor::Tally;
 use mbal_worker::Shared;
@@ -141,8 +142,8 @@ pub(crate) fn told(decision: &Decision) -> String {
     if !decision.expected.is_empty() {
         write!(out, "; expected {}", loads(&decision.expected)).expect("a String takes all");
     }
-    if let Some((came, what)) = &decision.came {
-        write!(out, "; came {}, {}", loads(came), judged(*what)).expect("a String takes all");
+    if let (Some((came, _)), Some(judged)) = (&decision.came, judged(decision)) {
+        write!(out, "; came {}: {judged}", loads(came)).expect("a String takes all");
     }
     out
 }
@@ -170,7 +171,7 @@ fn json(decision: &Decision) -> String {
         list(&decision.loads),
         list(&decision.expected),
         list(decision.came.as_ref().map_or(&[][..], |(came, _)| came)),
-        decision.came.as_ref().map_or("null".into(), |(_, came)| format!("{:?}", judged(*came))),
+        judged(decision).map_or("null".into(), |judged| format!("{judged:?}")),
         joined(orders),
     )
 }
@@ -237,12 +238,12 @@ pub(crate) fn verdict_of(verdict: Verdict) -> &'static str {
     }
 }
 
-fn judged(came: Came) -> &'static str {
-    match came {
-        Came::True => "as expected",
-        Came::Short => "less than expected: it is tried less often",
-        Came::Worse => "worse: it goes back",
-    }
+/// What came for the worker that was to be helped.
+fn judged(decision: &Decision) -> Option<String> {
+    let (now, came) = decision.came.as_ref()?;
+    let of = |loads: &[f64]| loads.get(decision.helped()).copied().unwrap_or_default();
+    let (seen, expected, now) = (of(&decision.loads), of(&decision.expected), of(now));
+    Some(CameReport::from(*came).in_words(seen, expected, now))
 }
 
 fn came_of(verdict: Verdict) -> String {

@@ -11,6 +11,8 @@ use crate::moves;
 const NAMED_MAX: usize = 8;
 /// In an epoch, and in an answer.
 const REMEDIES_TOLD_MAX: usize = 32;
+/// A remedy came true if it brought this part of the relief that was expected. The balancer goes on with less, which is no reason to say so.
+const CAME_TRUE_MIN: f64 = 0.9;
 
 /// Keeps what a plan says of remedies, and tells what is new. Without balance nothing of it is begun.
 pub(crate) fn keep(ledger: &mut Ledger, plan: &ClusterPlan) {
@@ -143,8 +145,8 @@ impl RemedyReport {
         match came {
             None => format!("{begin} to leave it {expected:.2}"),
             Some((now, judged)) => {
-                let judged = judged.in_words();
-                format!("{begin} were to leave it {expected:.2}, {now:.2} came: {judged}")
+                let judged = judged.in_words(*seen, *expected, *now);
+                format!("{begin}: expected {expected:.2}, came {now:.2}: {judged}")
             }
         }
     }
@@ -155,9 +157,9 @@ impl RemedyReport {
         match came {
             None => format!("{begin}, its parts are to have {expected:.2} each"),
             Some((now, judged)) => {
-                let judged = judged.in_words();
+                let judged = judged.in_words(*seen, *expected, *now);
                 format!(
-                    "{begin}, its parts were to have {expected:.2} each, the heaviest has {now:.2}: {judged}"
+                    "{begin}: expected {expected:.2} for each of its parts, came {now:.2} for the heaviest: {judged}"
                 )
             }
         }
@@ -165,11 +167,24 @@ impl RemedyReport {
 }
 
 impl CameReport {
-    fn in_words(self) -> &'static str {
+    /// What came beside what was expected: which part of the relief, and what follows.
+    pub fn in_words(self, seen: f64, expected: f64, now: f64) -> String {
+        let (promised, brought) = (seen - expected, seen - now);
+        let came_true = promised.max(0.0) * CAME_TRUE_MIN <= brought;
+        let part = match brought / promised {
+            part if promised > 0.0 && part >= 0.005 => {
+                format!("{:.0}% of the relief", 100.0 * part)
+            }
+            _ => "nothing of the relief".into(),
+        };
         match self {
-            CameReport::True => "it came true",
-            CameReport::Short => "less than expected, so it is tried less often",
-            CameReport::Worse => "worse, so it goes back",
+            CameReport::True if came_true => "it came true".into(),
+            CameReport::True => format!("{part} came"),
+            CameReport::Short if came_true => {
+                format!("{part} came, but others pay for it, so it is tried less often")
+            }
+            CameReport::Short => format!("{part} came, so it is tried less often"),
+            CameReport::Worse => "worse, so it goes back".into(),
         }
     }
 }

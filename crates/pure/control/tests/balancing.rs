@@ -497,7 +497,7 @@ fn what_is_planned_is_told_and_saved_and_so_is_what_came_of_it() {
     };
     assert!(is_told(&world, &planned.moves[0].step.cachelet.to_string()), "{:#?}", world.said);
     world.epochs(10);
-    assert!(is_told(&world, " came: it came true: "), "{:#?}", world.said);
+    assert!(is_told(&world, ": it came true: "), "{:#?}", world.said);
     assert!(status(&mut world).iter().any(|one| one.seen == told.seen && one.came.is_some()));
 }
 
@@ -563,10 +563,41 @@ fn what_servers_do_themselves_is_told_once_and_what_came_of_it() {
         "server 2: worker 2/1 had 3.20 of its part, 3 steps inside the server to leave it 1.10";
     assert_eq!(beat(&[report(7, None)]), [begun]);
     assert_eq!(beat(&[report(7, None)]), [""; 0]);
-    let came = Some((1.25, Came::Short));
-    let judged = "server 2: worker 2/1 had 3.20 of its part, 3 steps inside the server were to leave it 1.10, 1.25 came: less than expected, so it is tried less often";
+    let came = Some((2.85, Came::Short));
+    let judged = "server 2: worker 2/1 had 3.20 of its part, 3 steps inside the server: expected 1.10, came 2.85: 17% of the relief came, so it is tried less often";
     assert_eq!(beat(&[report(7, came), report(9, None)]), [judged, begun]);
     assert_eq!(beat(&[report(9, None)]), [""; 0]);
+}
+
+#[test]
+fn only_what_brought_nine_tenths_of_its_relief_is_said_to_have_come_true() {
+    let at = Owner { server: ServerId(2), worker: WorkerId(1) };
+    for (seen, expected, now, came, wanted) in [
+        (3.0, 1.0, 1.0, Came::True, "it came true"),
+        (3.0, 1.0, 0.5, Came::True, "it came true"),
+        (3.0, 1.0, 1.2, Came::True, "it came true"),
+        (3.0, 1.0, 1.3, Came::True, "85% of the relief came"),
+        (3.0, 1.0, 2.4, Came::True, "30% of the relief came"),
+        (3.0, 1.0, 2.9, Came::Short, "5% of the relief came, so it is tried less often"),
+        (3.0, 1.0, 3.0, Came::Short, "nothing of the relief came, so it is tried less often"),
+        (3.0, 1.0, 3.4, Came::Worse, "worse, so it goes back"),
+        // Its clients go on asking the server that they know.
+        (
+            3.0,
+            1.0,
+            1.0,
+            Came::Short,
+            "100% of the relief came, but others pay for it, so it is tried less often",
+        ),
+        // Nothing was left to be taken away.
+        (1.1, 1.1, 1.1, Came::True, "it came true"),
+        (1.1, 1.1, 1.5, Came::True, "nothing of the relief came"),
+    ] {
+        let told = RemedyReport::of_server(1, at, (seen, expected), 2, Some((now, came))).told();
+        assert_eq!(told.rsplit(": ").next(), Some(wanted), "{told}");
+        let figures = format!(": expected {expected:.2}, came {now:.2}: ");
+        assert!(told.contains(&figures), "{told}");
+    }
 }
 
 #[test]

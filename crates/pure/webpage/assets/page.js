@@ -434,8 +434,14 @@ const sizes = {
 
 // ---- the ledger
 
-const JUDGED = { true: "good", worse: "bad" };
-const CAME = { true: "came true", short: "less than expected: tried less often", worse: "worse: it goes back" };
+// As the coordinator's events have it: a remedy came true if it brought nine tenths of the relief that was expected.
+function judgement({ seen, expected, came: [now, judged] }) {
+  const [promised, brought] = [seen - expected, seen - now];
+  if (judged === "worse") return ["worse: it goes back", "bad"];
+  if (judged === "true" && brought >= 0.9 * Math.max(promised, 0)) return ["came true", "good"];
+  const part = promised > 0 && brought >= 0.005 * promised ? `${Math.round((100 * brought) / promised)}% of the relief` : "nothing of the relief";
+  return [judged === "short" ? `${part}: tried less often` : part, ""];
+}
 
 function remedyText(one) {
   if (one.split) return `split of ${one.split}`;
@@ -467,7 +473,7 @@ function showLedger({ status }) {
       say(remedy, remedyText(one));
       say(expected, one.expected.toFixed(2));
       say(came, one.came ? one.came[0].toFixed(2) : "–");
-      say(judged, one.came ? (CAME[one.came[1]] ?? one.came[1]) : "pending", JUDGED[one.came?.[1]] ?? "");
+      say(judged, ...(one.came ? judgement(one) : ["pending", ""]));
       reason.firstChild.setAttribute("aria-label", `Why the remedy for worker ${name}`);
     },
   );
@@ -531,7 +537,7 @@ function whyRemedy(one) {
     `Seen: worker ${name} had ${one.seen.toFixed(2)} of its part of the work${one.split ? `, by ${one.split} alone` : ""}; 1 is even.`,
     `Remedy: ${remedyText(one)}.`,
     `Expected: ${one.expected.toFixed(2)} of its part.`,
-    one.came ? `Came: ${one.came[0].toFixed(2)}, ${CAME[one.came[1]] ?? one.came[1]}.` : "Came: nothing yet, it is pending.",
+    one.came ? `Came: ${one.came[0].toFixed(2)}, ${judgement(one)[0]}.` : "Came: nothing yet, it is pending.",
   ];
   tellWhy(`Remedy for worker ${name}`, sentences, (text) => concerns(text, name) || text.startsWith("decision ") || (one.split && concerns(text, one.split)));
 }
