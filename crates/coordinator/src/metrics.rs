@@ -7,8 +7,9 @@ use mbal_control::api::{BalanceMode, HotMode, HotStatus, ScaleState, ScaleStatus
 use mbal_control::{Autoscaled, Coordinator};
 use mbal_model::Why;
 
-const STATES: [&str; 9] = [
+const STATES: [&str; 10] = [
     "serving", "starting", "unlinked", "awaited", "silent", "lost", "draining", "stuck", "drained",
+    "retired",
 ];
 const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];

@@ -133,8 +133,8 @@ pub fn lost(lost: &Lost) -> ExitCode {
         let status: Status = read(&text(&caller, "GET", "/v1/status", None)?)?;
         let known = lost.server.among(&status.servers)?;
         let path = format!("/v1/servers/{}/lost", known.id);
-        // One that is lost already has none.
-        let incarnation = Some(known.incarnation).filter(|_| known.state != "lost");
+        // One that has ended already has none.
+        let incarnation = Some(known.incarnation).filter(|_| !known.has_ended());
         let call = LostCall { incarnation, force: lost.force };
         text_with(&caller, "POST", &path, Some(&call))
     };

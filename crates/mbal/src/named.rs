@@ -68,7 +68,7 @@ impl NamedServer {
                 let mut found =
                     if exact.is_empty() { all().filter(is_at).collect() } else { exact };
                 if found.len() > 1 {
-                    found.retain(|one| one.state != "lost");
+                    found.retain(|one| !one.has_ended());
                 }
                 found
             }

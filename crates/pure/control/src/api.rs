@@ -723,8 +723,15 @@ pub struct ServerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
     /// `serving`, `starting` (it lets no client in yet), `unlinked` (links to most other servers are broken), `awaited` (the coordinator has just begun, and not heard of it), `silent` (heartbeats are missing), `lost`,
-    /// `draining`, `stuck` (draining, and nobody has room), or `drained`: it has nothing any more, and may be stopped.
+    /// `draining`, `stuck` (draining, and nobody has room), `drained`: it has nothing any more, and may be stopped; or `retired`: it was that, and has ended.
     pub state: String,
+}
+
+impl ServerStatus {
+    /// Its process has ended for certain, and none has come after it.
+    pub fn has_ended(&self) -> bool {
+        ["lost", "retired"].contains(&self.state.as_str())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

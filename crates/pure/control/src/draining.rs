@@ -68,6 +68,12 @@ pub(crate) fn is_empty(state: &State, server: ServerId, cachelets: usize) -> boo
     cachelets == 0 && !comes && state.map.is_some()
 }
 
+/// Of one that ends now: it was to be emptied, and is empty.
+pub(crate) fn has_retired(state: &State, server: ServerId) -> bool {
+    let held = state.cachelets().filter(|(_, owner)| owner.server == server);
+    state.draining.contains(&server) && is_empty(state, server, held.count())
+}
+
 impl Drains {
     /// It has nothing, and no other server that is heard of would send it requests.
     pub fn may_be_stopped(&self, server: ServerId) -> bool {

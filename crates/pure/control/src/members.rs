@@ -65,6 +65,7 @@ fn candidate(state: &State, leases: &Watched, asked: &Registration) -> Result<Me
     Ok(Member {
         incarnation: asked.incarnation,
         ended: Member::DEAD,
+        retired: false,
         addresses,
         memory_bytes: asked.memory_bytes,
         moves: asked.moves,
@@ -84,14 +85,15 @@ fn id_for(state: &State, member: &Member) -> Result<ServerId, Refusal> {
     free.next().ok_or_else(|| Refusal::Conflict("there are 65,534 servers already".into()))
 }
 
-/// It is dead. False if that was known.
-pub(crate) fn bury(ledger: &mut Ledger, server: ServerId) -> Result<bool, Refusal> {
+/// It is dead; `retired`: it was empty, as it was to be. False if that was known.
+pub(crate) fn bury(ledger: &mut Ledger, server: ServerId, retired: bool) -> Result<bool, Refusal> {
     if !ledger.state().member(server)?.is_alive() {
         return Ok(false);
     }
     let members = Arc::make_mut(&mut ledger.change().members);
     let member = members.get_mut(&server).expect("it is known");
     member.ended = std::mem::replace(&mut member.incarnation, Member::DEAD);
+    member.retired = retired;
     Ok(true)
 }
 

@@ -63,6 +63,8 @@ struct SavedMember {
     incarnation: Incarnation,
     #[serde(default = "nobody", skip_serializing_if = "is_nobody")]
     ended: Incarnation,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    retired: bool,
     client: String,
     link: String,
     workers: Vec<String>,
@@ -96,6 +98,7 @@ impl State {
         let member = |member: &Member| SavedMember {
             incarnation: member.incarnation,
             ended: member.ended,
+            retired: member.retired,
             client: member.addresses.client.to_string(),
             link: member.addresses.link.iter().map(Address::to_string).collect(),
             workers: member.addresses.workers.iter().map(Address::to_string).collect(),
@@ -141,6 +144,7 @@ impl State {
             let member = Member {
                 incarnation: one.incarnation,
                 ended: one.ended,
+                retired: one.retired,
                 addresses,
                 memory_bytes: one.memory_bytes,
                 moves: one.moves,

@@ -47,6 +47,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// The last process here that was said to be dead; 0 if none was. It may live, and not have heard of it.
     pub ended: Incarnation,
+    /// That process was to be emptied and was empty when it ended: nothing was lost with it.
+    pub retired: bool,
     pub addresses: Addresses,
     pub memory_bytes: u64,
     /// It takes part in moves.

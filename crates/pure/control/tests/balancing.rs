@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_control::api::{
-    BalanceMode, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, Progress,
+    BalanceMode, Heartbeat, Incarnation, LostCall, MoveCall, MoveDecision, MoveReport, Progress,
     Registration, RemedyReport, Status, WorkerReport, cachelets_listed,
 };
 use mbal_control::{Coordinator, Refusal, Request, Response, Settings, State};
@@ -613,9 +613,19 @@ fn a_server_is_emptied_and_then_may_be_stopped_and_serves_again_when_it_comes_ba
     // 128 cachelets: the others have got as many each.
     assert!(world.of(1).len().abs_diff(world.of(3).len()) <= 8, "{}", world.of(1).len());
     world.ask(Request::Leave(ServerId(2), Incarnation(2))).expect("it is the one");
+    assert_eq!(world.state_of(2), "retired");
+    assert_eq!(world.says("server 2 has retired: it was empty"), 1, "{:?}", world.said);
+    // Saying so again makes it no lost one.
+    let call = LostCall { incarnation: None, force: true };
+    assert_eq!(world.ask(Request::SaidLost(ServerId(2), call)), Ok(Response::Done));
+    assert_eq!(world.state_of(2), "retired");
     world.register(2, 20);
-    world.epochs(1);
-    assert_eq!(world.state_of(2), "serving");
+    world.epochs(60);
+    assert!(world.state_of(2) == "serving" && !world.of(2).is_empty());
+    // Who ends with what it has is lost, also when it was to be emptied.
+    world.ask(Request::Drain(ServerId(2), true)).expect("it is known");
+    world.ask(Request::SaidLost(ServerId(2), call)).expect("it is known");
+    assert_eq!((world.state_of(2).as_str(), world.says("server 2 is dead")), ("lost", 1));
 }
 
 #[test]

@@ -244,7 +244,7 @@ impl Pilot {
         if !self.round.status.stopping.is_empty() {
             if self.again.is_none_or(|again| again <= time.now) {
                 let is_leaving = |one: &&ServerStatus| self.round.status.stopping.contains(&one.id);
-                let alive = servers.servers.iter().filter(|server| server.state != "lost");
+                let alive = servers.servers.iter().filter(|server| !server.has_ended());
                 let (leaving, staying): (Vec<_>, Vec<_>) = alive.partition(is_leaving);
                 let is_empty = |server: &&ServerStatus| {
                     server.state == "drained" || is_planted(Fault::StopsBeforeEmpty)

@@ -140,7 +140,7 @@ fn who_retires_is_stopped_when_all_are_empty_and_again_if_it_stays() {
     assert_eq!(rig.after(1), [""; 0]);
     rig.states[2] = "drained";
     assert_eq!(rig.after(1), ["stop [2, 3] of 1 that stay"]);
-    rig.states[2] = "lost";
+    rig.states[2] = "retired";
     assert_eq!(rig.after(29), [""; 0]);
     assert_eq!(rig.after(1), ["stop [2] of 1 that stay"]);
 }

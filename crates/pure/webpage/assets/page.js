@@ -152,11 +152,11 @@ function tile(name, value, small = "") {
 }
 
 // What somebody asked for, or what passes by itself, is neither good nor bad.
-const QUIET_STATES = ["starting", "awaited", "draining", "drained"];
+const QUIET_STATES = ["starting", "awaited", "draining", "drained", "retired"];
 const classOf = (state) => (state === "serving" ? "good" : QUIET_STATES.includes(state) ? "" : "bad");
 
 function stateOf(server, shown) {
-  const late = server.state !== "lost" && server.silent_ms > LATE_EPOCHS * shown.epoch_ms;
+  const late = !["lost", "retired"].includes(server.state) && server.silent_ms > LATE_EPOCHS * shown.epoch_ms;
   return late && server.state !== "silent" ? "late" : server.state;
 }
 
@@ -165,7 +165,8 @@ function showTiles({ status, hot, epoch_ms, scale }) {
   const states = status.servers.map((one) => stateOf(one, { epoch_ms }));
   const serving = states.filter((state) => state === "serving").length;
   const others = [...new Set(states.filter((state) => state !== "serving"))];
-  tile("Servers serving", `${serving} of ${states.length}`, status.waits_for ? `${status.waits_for} more are awaited` : others.join(", "));
+  const members = states.filter((state) => state !== "retired").length;
+  tile("Servers serving", `${serving} of ${members}`, status.waits_for ? `${status.waits_for} more are awaited` : others.join(", "));
   tile("Keys a second", short((point.reads ?? 0) + (point.writes ?? 0)), `${short(point.reads ?? 0)} read\n${short(point.writes ?? 0)} written`);
   tile("Hit ratio", percent(point.hits, point.reads));
   tile("Median request", time(point.p50), `p99 ${time(point.p99)}\np99.9 ${time(point.p999)}`);

@@ -4,7 +4,7 @@ use mbal_model::ServerId;
 
 use super::Coordinator;
 use crate::api::{Drain, Heartbeat, Incarnation, LostCall, News, Registered, Registration};
-use crate::draining::{drain, end_drain};
+use crate::draining::{drain, end_drain, has_retired};
 use crate::members;
 use crate::moves::{self, Ended};
 use crate::placement::deal;
@@ -184,13 +184,17 @@ impl Coordinator {
 
     /// Certain death, by whoever knows. Saying it twice changes nothing.
     pub(super) fn lost(&mut self, server: ServerId) -> Result<(), Refusal> {
-        if !members::bury(&mut self.ledger, server)? {
+        let retired = has_retired(self.ledger.state(), server);
+        if !members::bury(&mut self.ledger, server, retired)? {
             return Ok(());
         }
         self.ledger.forget(server);
         self.hot.copies_are_gone(server);
         end_drain(&mut self.ledger, server);
-        self.ledger.say(format!("server {} is dead", server.0));
+        self.ledger.say(match retired {
+            true => format!("server {} has retired: it was empty", server.0),
+            false => format!("server {} is dead", server.0),
+        });
         moves::end_of_dead(&mut self.ledger, server);
         if self.ledger.state().map.is_some() {
             let owners = members::without_the_dead(self.ledger.state());

@@ -64,6 +64,7 @@ impl Coordinator {
         let last = heard.map(|heard| &heard.last);
         let is_draining = self.ledger.state().draining.contains(&id);
         let state = match (member.is_alive(), self.ledger.is_heard(id)) {
+            (false, _) if member.retired => "retired",
             (false, _) => "lost",
             (true, false) if heard.is_none() && self.ledger.awaits() => "awaited",
             (true, false) => "silent",
