@@ -221,7 +221,7 @@ impl ClusterPlanner {
         heavy.dedup();
         ClusterPlan {
             epoch: outlook.epoch,
-            by_connections: by_connections(&field, &asking),
+            by_connections: by_connections(&field, &sources, &loads),
             moves: board.moves,
             later: board.later,
             splits,
@@ -709,12 +709,17 @@ impl Board<'_> {
     }
 }
 
-/// Servers with a worker that has more than its part by what stays with its connections.
-fn by_connections(field: &Field, asking: &BTreeSet<ServerId>) -> Vec<ServerId> {
-    let is_over = |worker: &&WorkerLoad| worker.fixed > HEAVY * worker.service.capacity;
+/// Servers with an overloaded worker that has more than its part by what stays with its connections. `loads`: what all workers are seen to
+/// be busy. Where these are even a part is only as good as what is known of capacities, and no client would be better off elsewhere.
+fn by_connections(field: &Field, sources: &[usize], loads: &[f64]) -> Vec<ServerId> {
+    let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
+    let is_over = |at: &&usize| {
+        let worker = &field.workers()[**at];
+        worker.fixed > HEAVY * worker.service.capacity && loads[**at] > HEAVY * mean
+    };
     let over: BTreeSet<ServerId> =
-        field.workers().iter().filter(is_over).map(|worker| worker.at.server).collect();
-    asking.intersection(&over).copied().collect()
+        sources.iter().filter(is_over).map(|at| field.workers()[*at].at.server).collect();
+    over.into_iter().collect()
 }
 
 /// How much a worker with this load keeps its clients from asking for more. Who has time left serves all that it is asked for, and would be

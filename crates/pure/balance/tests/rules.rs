@@ -545,6 +545,54 @@ fn what_is_more_even_and_costs_more_a_key_goes_back() {
     }
 }
 
+/// Two servers of a worker each, whose clients know no workers, and who run for so much of the time.
+fn connected(parts: [f64; 2]) -> Cluster {
+    let mut cluster = Cluster::new(&[&[&[]], &[&[]]]);
+    for (server, part) in (0..).zip(parts) {
+        runs(&mut cluster, server, 0.95, part);
+    }
+    cluster
+}
+
+fn runs(cluster: &mut Cluster, server: u16, load: f64, part: f64) {
+    let worker = cluster.worker(at(server, 0));
+    let (waiting, keys) = (Some(if load > 0.9 { 5.0 } else { 0.0 }), 20_000);
+    worker.service =
+        Service { waiting, capacity: part, part: Some(part), keys, ..Service::default() };
+    worker.fixed = load;
+}
+
+#[test]
+fn who_is_overloaded_by_its_connections_is_named_where_others_have_time() {
+    let mut cluster = connected([0.9, 0.9]);
+    assert_eq!(cluster.epochs(6).by_connections, []);
+    runs(&mut cluster, 1, 0.3, 0.9);
+    assert_eq!(cluster.epochs(6).by_connections, [ServerId(0)]);
+}
+
+#[test]
+fn who_is_as_busy_as_the_others_is_not_overloaded_by_its_connections() {
+    let mut cluster = connected([0.9, 0.9]);
+    cluster.epochs(6);
+    // Another program has taken most of a core: its server does less, and is no less busy.
+    runs(&mut cluster, 1, 0.95, 0.3);
+    let plans: Vec<ClusterPlan> = (0..8).map(|_| cluster.epoch()).collect();
+    assert!(plans.iter().any(|plan| plan.asking == [ServerId(0)]), "its part seems too large");
+    assert!(plans.iter().all(|plan| plan.by_connections.is_empty()));
+}
+
+#[test]
+fn the_worker_that_its_connections_overload_is_the_one_that_is_over() {
+    // The first worker is over by its cachelets, the second has many clients, and none waits for it.
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.45], &[]], &[&[0.2], &[0.2]]]);
+    cluster.worker(at(0, 1)).fixed = 0.7;
+    let plan = cluster.epochs(6);
+    assert_eq!(
+        (plan.asking.as_slice(), plan.by_connections.as_slice()),
+        (&[ServerId(0)][..], &[][..])
+    );
+}
+
 #[test]
 fn what_is_too_heavy_for_anybody_and_as_narrow_as_cachelets_get_is_named_and_wants_no_server() {
     let mut cluster = Cluster::new(&[&[&[0.9]], &[&[0.1]]]);
