@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use checks::{Finding, Level, Needs, findings};
-use clap::{Arg, ArgAction, Command, value_parser};
+use checks::{CLUSTER_SECRET, COORDINATOR_TOKEN, Finding, Level, Needs, findings};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, value_parser};
 use host::Transport;
 use mbal_server::{Config, Interface, Listen, files_wanted, link_versions};
 use mbal_wire::printable;
 
+use crate::cluster::Token;
 use crate::flags::{Checked, Flags, InCluster};
 
 /// Of a line's first words.
@@ -26,16 +27,19 @@ EXAMPLES
   mbal doctor --config mbal.toml   as [serve] of a file says
   mbal doctor -- -m 8192 -c 20000  as these flags of `mbal serve` say
   mbal doctor --running            beside a server that has its ports
+  mbal doctor --coordinator http://10.0.0.1:11210
+                                   as a server of that cluster
   mbal doctor --json | jq '.findings[] | select(.level != \"right\")'
 
 Limits of open files, the kernel's settings, memory, CPU quota, clock, ports,
 secrets; of a cluster its coordinator, versions and links. It changes nothing.
+What was skipped could not be looked at; its line says what would let it.
 
 Exit code: 0 if nothing is wrong, 1 if something is, 64 if the flags are no
 server's. What is poor works, and costs time or comes to an end under load.";
 
 pub fn command() -> Command {
-    Command::new("doctor")
+    let command = Command::new("doctor")
         .about(ABOUT)
         .after_help(EXAMPLES)
         .arg(
@@ -50,15 +54,18 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Look at no ports: the server has them already"),
         )
-        .arg(crate::config::flag())
         .arg(
-            Arg::new("flags")
-                .value_name("flags of mbal serve")
-                .num_args(0..)
-                .last(true)
-                .value_parser(value_parser!(OsString))
-                .help("The server that is to be started"),
-        )
+            coordinator()
+                .help("The cluster that the server is one of: its coordinator; of several, separated by commas, the one that leads"),
+        );
+    Token::augment_args(command).arg(crate::config::flag()).arg(
+        Arg::new("flags")
+            .value_name("flags of mbal serve")
+            .num_args(0..)
+            .last(true)
+            .value_parser(value_parser!(OsString))
+            .help("The server that is to be started"),
+    )
 }
 
 /// Looks, and says what it sees of a server with these flags.
@@ -87,15 +94,17 @@ fn examine(config: &Config, cluster: &InCluster, is_running: bool) -> Vec<Findin
     if !is_running {
         seen.ports = ports(config, cluster.link_port);
     }
-    let secrets = [("--cluster-secret", &cluster.secret), ("--coordinator-token", &cluster.token)];
+    let secrets = [(CLUSTER_SECRET, &cluster.secret), (COORDINATOR_TOKEN, &cluster.token)];
     seen.secrets = secrets
         .into_iter()
         .filter_map(|(flag, path)| Some(host::secret(flag, path.as_ref()?)))
         .collect();
-    if let Some(url) = &cluster.coordinator {
+    // A variable that is empty says nothing.
+    let url = cluster.coordinator.as_ref().filter(|url| !url.is_empty());
+    if let Some(url) = url {
         host::cluster(url, cluster.token.clone(), &mut seen);
     }
-    let is_clustered = cluster.coordinator.is_some() || cluster.secret.is_some();
+    let is_clustered = url.is_some() || cluster.secret.is_some();
     let settings = &config.settings;
     let wanted = Needs {
         connections: settings.connections_max,
@@ -106,7 +115,7 @@ fn examine(config: &Config, cluster: &InCluster, is_running: bool) -> Vec<Findin
         locks_memory: config.lock_memory,
         version: env!("CARGO_PKG_VERSION"),
         link_versions: link_versions(),
-        coordinator: cluster.coordinator.clone().unwrap_or_default(),
+        coordinator: url.cloned(),
     };
     findings(&seen, &wanted)
 }
@@ -140,26 +149,44 @@ fn text(found: &[Finding]) -> String {
         let level = match level {
             Level::Wrong => "WRONG",
             Level::Poor => "poor",
+            Level::Skipped => "skip",
             Level::Right => "right",
         };
         text += &format!("{level:5}  {check:COLUMNS$} {}\n", printable(seen));
         if let Some(mend) = mend {
-            text += &format!("{:5}  {:COLUMNS$} mend: {}\n", "", "", printable(mend));
+            let how = if level == "skip" { "with" } else { "mend" };
+            text += &format!("{:5}  {:COLUMNS$} {how}: {}\n", "", "", printable(mend));
         }
     }
     let count = |level| found.iter().filter(|finding| finding.level == level).count();
     text + &format!(
-        "{} wrong, {} poor, {} right\n",
+        "{} wrong, {} poor, {} right, {} skipped\n",
         count(Level::Wrong),
         count(Level::Poor),
-        count(Level::Right)
+        count(Level::Right),
+        count(Level::Skipped)
     )
 }
 
+/// As the other commands have it.
+fn coordinator() -> Arg {
+    Arg::new("coordinator").long("coordinator").env("MBAL_COORDINATOR").value_name("url[,url]")
+}
+
+/// `mbal serve`, but that a cluster may be looked at without its secret: who has set `MBAL_COORDINATOR` for other commands has none.
+pub fn of_server(serve: &Command) -> Command {
+    serve.clone().mut_arg("coordinator", |_| coordinator())
+}
+
 /// The command line of the server, with what the file of `--config` says.
-pub fn words(matches: &clap::ArgMatches) -> Vec<OsString> {
-    let config = matches.get_one::<PathBuf>("config").into_iter();
-    let config = config.flat_map(|path| [OsString::from("--config"), path.into()]);
+pub fn words(matches: &ArgMatches) -> Vec<OsString> {
+    let flag = |name: &str, value: OsString| [OsString::from(format!("--{name}")), value];
+    let path = |id: &str| matches.get_one::<PathBuf>(id).cloned().map(OsString::from);
+    let config = path("config").map(|path| flag("config", path));
+    let url = matches.get_one::<String>("coordinator").filter(|url| !url.is_empty());
+    let url = url.map(|url| flag("coordinator", url.into()));
+    let token = path("coordinator_token").map(|path| flag("coordinator-token", path));
+    let own = [config, url, token].into_iter().flatten().flatten();
     let flags = matches.get_many("flags").unwrap_or_default().cloned();
-    std::iter::once("serve".into()).chain(config).chain(flags).collect()
+    std::iter::once("serve".into()).chain(own).chain(flags).collect()
 }

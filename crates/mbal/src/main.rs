@@ -146,8 +146,8 @@ fn with_file(
 
 /// For a server as flags, environment and file set it.
 fn examine(matches: &ArgMatches, all: &Command) -> ExitCode {
-    let serve = all.find_subcommand("serve").expect("it is a subcommand");
-    let layered = match config::layered(serve, "serve", all, doctor::words(matches)) {
+    let serve = doctor::of_server(all.find_subcommand("serve").expect("it is a subcommand"));
+    let layered = match config::layered(&serve, "serve", all, doctor::words(matches)) {
         Ok(layered) => layered,
         Err(refused) => {
             eprintln!("{}", refused.text);
@@ -158,7 +158,7 @@ fn examine(matches: &ArgMatches, all: &Command) -> ExitCode {
         Ok(of_server) => {
             doctor::run(read(&of_server), matches.get_flag("running"), matches.get_flag("json"))
         }
-        Err(error) => told(serve, &error),
+        Err(error) => told(&serve, &error),
     }
 }
 

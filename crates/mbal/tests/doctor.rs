@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Output};
 
 mod running;
 
@@ -92,6 +93,33 @@ fn secrets_and_the_coordinator_are_looked_at_and_a_file_is_read() {
             .iter()
             .any(|(level, seen, _)| level == "right" && seen.starts_with("all servers have"))
     });
+}
+
+#[test]
+fn a_coordinator_is_named_as_for_other_commands_and_needs_no_secret() {
+    let folder = folder("doctor-without-secret");
+    let (port, own) = (free_port(), free_port().to_string());
+    let coordinator = Coordinator::start(&folder, port, 1);
+    let _member = server(&folder, &coordinator.url);
+    let is_seen = |output: Output| {
+        let told: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+        let [(level, seen, _)] = &of(&told, "coordinator")[..] else { panic!("{told}") };
+        assert!(level == "right" && seen.starts_with(&coordinator.url), "{seen}");
+        let [(level, _, with)] = &of(&told, "secret")[..] else { panic!("{told}") };
+        assert!(level == "skipped" && with.contains("--cluster-secret"), "{with}");
+    };
+    let doctor = ["doctor", "--json", "--coordinator", &coordinator.url, "--", "-p", &own];
+    is_seen(output_of(Path::new(MBAL), &doctor));
+    let by_environment = Command::new(MBAL)
+        .args(["doctor", "--json", "--", "-p", &own])
+        .env("MBAL_COORDINATOR", &coordinator.url)
+        .output();
+    is_seen(by_environment.expect("it runs"));
+    // What no coordinator is asked about is told, too.
+    let (_, told) = examined(&["--", "-p", &own]);
+    let [(level, _, with)] = &of(&told, "coordinator")[..] else { panic!("{told}") };
+    assert!(level == "skipped" && with.contains("MBAL_COORDINATOR"), "{with}");
 }
 
 #[test]

@@ -71,8 +71,8 @@ pub struct Needs {
     /// Of this program.
     pub version: &'static str,
     pub link_versions: [u16; 2],
-    /// URL of the coordinator.
-    pub coordinator: String,
+    /// URL of the coordinator, if it is to be one of a cluster.
+    pub coordinator: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -82,6 +82,8 @@ pub enum Level {
     Wrong,
     /// It works, and costs time or comes to an end under load.
     Poor,
+    /// It was not looked at; `mend` says what would let it.
+    Skipped,
     Right,
 }
 
@@ -93,6 +95,10 @@ pub struct Finding {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
 }
+
+/// Flags that name files of a cluster.
+pub const CLUSTER_SECRET: &str = "--cluster-secret";
+pub const COORDINATOR_TOKEN: &str = "--coordinator-token";
 
 /// Others can read it or write to it.
 const OTHERS: u32 = 0o006;
@@ -112,6 +118,7 @@ pub fn findings(seen: &HostState, wanted: &Needs) -> Vec<Finding> {
     found.extend(seen.ports.iter().map(port));
     found.extend(seen.secrets.iter().map(secret));
     found.extend(cluster(seen, wanted));
+    found.extend(unreadable(seen));
     found.sort_by_key(|finding| finding.level);
     found
 }
@@ -126,6 +133,10 @@ fn poor(check: &'static str, seen: impl Into<String>, mend: impl Into<String>) -
 
 fn wrong(check: &'static str, seen: impl Into<String>, mend: impl Into<String>) -> Finding {
     Finding { level: Level::Wrong, check, seen: seen.into(), mend: Some(mend.into()) }
+}
+
+fn skipped(check: &'static str, seen: impl Into<String>, with: impl Into<String>) -> Finding {
+    Finding { level: Level::Skipped, check, seen: seen.into(), mend: Some(with.into()) }
 }
 
 fn mib(bytes: u64) -> u64 {
@@ -335,21 +346,56 @@ fn secret(secret: &Secret) -> Finding {
     }
 }
 
+/// Checks of which nothing is known, since the kernel's files cannot be read.
+fn unreadable(seen: &HostState) -> Option<Finding> {
+    let known = [
+        ("open files", seen.files.is_some()),
+        ("listen queues", seen.somaxconn.is_some()),
+        ("memory", seen.memory_bytes.or(seen.group_bytes).is_some()),
+        ("overcommit", seen.overcommit.is_some()),
+        ("swap", seen.swappiness.is_some() && seen.swap_bytes.is_some()),
+        ("huge pages", seen.huge_pages.is_some()),
+        ("clock", seen.clock.is_synchronized.is_some()),
+        ("clock source", seen.clock.source.is_some()),
+    ];
+    let missing = known.into_iter().filter(|(_, is_known)| !is_known).map(|(check, _)| check);
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    let with = "mbal doctor on the host itself: /proc and /sys say it";
+    (!missing.is_empty()).then(|| skipped("host", format!("not to be read here: {missing}"), with))
+}
+
 /// What a coordinator tells of its servers, and whether this host reaches them.
 fn cluster(seen: &HostState, wanted: &Needs) -> Vec<Finding> {
-    let url = &wanted.coordinator;
+    let Some(url) = &wanted.coordinator else {
+        let text = "none is named: versions, links and other servers were not looked at";
+        let with = "--coordinator URL, or MBAL_COORDINATOR; a server alone has none";
+        return vec![skipped("coordinator", text, with)];
+    };
+    let mut found = Vec::new();
+    if !seen.secrets.iter().any(|secret| secret.flag == CLUSTER_SECRET) {
+        let text = "none is named, and no server of a cluster starts without it";
+        let with = format!("mbal doctor -- {CLUSTER_SECRET} FILE, or MBAL_CLUSTER_SECRET");
+        found.push(skipped("secret", text, with));
+    }
     let status = match &seen.cluster {
-        None => return Vec::new(),
+        None => return found,
         Some(Err(why)) => {
-            let mend =
-                format!("curl {url}/v1/leads from this host; a firewall, or another --coordinator");
-            return vec![wrong("coordinator", why.clone(), mend)];
+            let mend = match why.contains(COORDINATOR_TOKEN) {
+                true => format!("{COORDINATOR_TOKEN} FILE, or MBAL_COORDINATOR_TOKEN"),
+                false => format!(
+                    "curl {url}/v1/leads from this host; a firewall, or another --coordinator"
+                ),
+            };
+            found.push(wrong("coordinator", why.clone(), mend));
+            return found;
         }
         Some(Ok(status)) => status,
     };
     let servers = status.servers.len();
-    let mut found =
-        vec![right("coordinator", format!("{url}, cluster {}, {servers} servers", status.cluster))];
+    found.push(right(
+        "coordinator",
+        format!("{url}, cluster {}, {servers} servers", status.cluster),
+    ));
     let is_speaking = |server: &&ServerStatus| !server.version.is_empty();
     let others = status.servers.iter().filter(is_speaking);
     let differ: Vec<&ServerStatus> =
@@ -468,7 +514,7 @@ mod tests {
             locks_memory: false,
             version: "0.2.0",
             link_versions: [1, 3],
-            coordinator: "http://10.0.0.9:11210".into(),
+            coordinator: Some("http://10.0.0.9:11210".into()),
         }
     }
 
@@ -490,10 +536,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_told() {
-        let seen = HostState::default();
-        let checks: Vec<&str> = findings(&seen, &wanted()).iter().map(|one| one.check).collect();
-        assert_eq!(checks, ["CPU quota"]);
+    fn what_cannot_be_read_is_named_once() {
+        let seen = HostState { secrets: healthy().secrets, ..HostState::default() };
+        let found = findings(&seen, &wanted());
+        let checks: Vec<&str> = found.iter().map(|one| one.check).collect();
+        assert_eq!(checks, ["host", "CPU quota", "secret"]);
+        let all =
+            "open files, listen queues, memory, overcommit, swap, huge pages, clock, clock source";
+        assert_eq!(found[0].seen, format!("not to be read here: {all}"));
     }
 
     type Plant = fn(&mut HostState, &mut Needs);
@@ -501,7 +551,7 @@ mod tests {
     /// One fault each, planted into what is healthy: it alone is found, with these words, and mended by these.
     #[test]
     fn each_planted_fault_is_found_with_what_mends_it() {
-        let cases: [(Plant, Level, &str, &str, &str); 28] = [
+        let cases: [(Plant, Level, &str, &str, &str); 32] = [
             (
                 |seen, _| seen.files = Some((1024, 4096)),
                 Level::Wrong,
@@ -657,6 +707,34 @@ mod tests {
                 "coordinator",
                 "refused",
                 "curl http://10.0.0.9:11210/v1/leads",
+            ),
+            (
+                |seen, _| seen.cluster = Some(Err("it wants --coordinator-token".into())),
+                Level::Wrong,
+                "coordinator",
+                "it wants",
+                "--coordinator-token FILE, or MBAL_COORDINATOR_TOKEN",
+            ),
+            (
+                |_, wanted| wanted.coordinator = None,
+                Level::Skipped,
+                "coordinator",
+                "versions, links and other servers were not looked at",
+                "--coordinator URL, or MBAL_COORDINATOR",
+            ),
+            (
+                |seen, _| seen.secrets.clear(),
+                Level::Skipped,
+                "secret",
+                "no server of a cluster starts without it",
+                "mbal doctor -- --cluster-secret FILE, or MBAL_CLUSTER_SECRET",
+            ),
+            (
+                |seen, _| seen.swappiness = None,
+                Level::Skipped,
+                "host",
+                "not to be read here: swap",
+                "on the host itself",
             ),
             (
                 |seen, _| server(seen).version = "0.1.0".into(),
