@@ -242,7 +242,7 @@ pub fn text_with(
 ) -> Result<String, String> {
     caller.call(method, path, body).map_err(|failed| match failed {
         CallFailed::Silent(why) => format!(
-            "no coordinator: {why}. --coordinator (or MBAL_COORDINATOR) names another one; a server alone has none"
+            "no coordinator: {why}. --coordinator URL, or MBAL_COORDINATOR, names another one; a server alone has none"
         ),
         CallFailed::Refused(401, _) if caller.has_token() => {
             "the coordinator has another token than this: --coordinator-token names a file".into()

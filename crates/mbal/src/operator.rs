@@ -284,7 +284,9 @@ pub fn explain(explain: &Explain, names_server: bool) -> ExitCode {
 pub fn top(args: &mbal_top::Args, cluster: &OfCluster, names_server: bool) -> ExitCode {
     match cluster.asked(names_server) {
         Some(url) => cluster_top::top(args, url, &cluster.token),
-        None => mbal_top::run(args),
+        None if names_server => mbal_top::run(args, ""),
+        // Who named none meant a cluster, maybe.
+        None => mbal_top::run(args, &format!("; {}", no_usual_coordinator())),
     }
 }
 
@@ -300,9 +302,15 @@ fn answer(at: &Where, question: &str) -> Result<String, String> {
     // Who named none meant a cluster, maybe.
     let is_unnamed = !at.at.is_named() && at.control.is_none();
     told.map_err(|why| match is_unnamed && why.starts_with("no control socket") {
-        true => format!("{why}; and no coordinator listens at {USUAL_COORDINATOR}"),
+        true => format!("{why}; and {}", no_usual_coordinator()),
         false => why,
     })
+}
+
+fn no_usual_coordinator() -> String {
+    format!(
+        "no coordinator listens at {USUAL_COORDINATOR}: --coordinator URL, or MBAL_COORDINATOR, names another one"
+    )
 }
 
 /// By what a server's control socket is named. Of a host's several addresses, the first by which there is one.

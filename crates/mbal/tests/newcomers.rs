@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 mod running;
@@ -158,6 +158,28 @@ fn who_is_no_coordinator_is_said_to_be_none() {
     server(&folder, &url, &[]).hear(&["is it a coordinator", "--coordinator", "tries again"]);
     let nobody = format!("http://127.0.0.1:{}", free_port());
     server(&folder, &nobody, &[]).hear(&["no coordinator", "--coordinator", "tries again"]);
+}
+
+#[test]
+fn where_no_coordinator_is_it_is_said_how_another_one_is_named() {
+    // Whoever has the usual port answers.
+    if TcpStream::connect(("127.0.0.1", 11210)).is_ok() {
+        return;
+    }
+    for words in [
+        &["cluster", "map"][..],
+        &["cluster", "status"],
+        &["cluster", "hotkeys"],
+        &["top", "--once"],
+    ] {
+        let mut command = Command::new(MBAL);
+        command.args(words).env_remove("MBAL_COORDINATOR").stdin(Stdio::null());
+        let output = command.env("MBAL_PORT", free_port().to_string()).output().expect("it runs");
+        let said = text(output.stderr);
+        let named = said.contains("--coordinator URL, or MBAL_COORDINATOR, names another one");
+        assert!(!output.status.success() && named, "{words:?}: {said}");
+        assert!(said.contains("127.0.0.1:11210"), "{words:?}: {said}");
+    }
 }
 
 #[test]

@@ -41,9 +41,9 @@ use view::View;
 /// How long a stop may go unnoticed.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A server.
-pub fn run(args: &Args) -> ExitCode {
-    ended(watch(args))
+/// A server. `hint` is said behind why there is none.
+pub fn run(args: &Args, hint: &str) -> ExitCode {
+    ended(watch(args, hint))
 }
 
 /// A page of text every interval, made by `next`: what else may be watched. The first one has to be there.
@@ -73,11 +73,12 @@ pub(crate) trait Source {
     fn json(&self) -> String;
 }
 
-fn watch(args: &Args) -> Result<(), String> {
+fn watch(args: &Args, hint: &str) -> Result<(), String> {
     let server = args.at.server();
     let dialer = args.access.open()?;
     let shown = stop_signal().and_then(|stop| {
-        let connection = Connection::connect(&server, dialer)?;
+        let connection = Connection::connect(&server, dialer)
+            .map_err(|error| io::Error::new(error.kind(), format!("{error}{hint}")))?;
         let mut server = Watched { connection, before: None, view: None, palette: palette() };
         server.refresh()?;
         look(args, &mut server, &stop)
