@@ -24,6 +24,7 @@ use mbal_server::{TokenFile, log, random_word};
 
 use crate::config::file::File;
 use crate::coordinator::PORT;
+use crate::output::say;
 
 const CLUSTER: &str = "mbal";
 /// Of a server's line that is longer the rest is taken for another one.
@@ -51,18 +52,25 @@ const EX_OSERR: u8 = 71;
 const EXAMPLES: &str = "\
 EXAMPLES
   mbal up                        three servers; clients use 127.0.0.1:11211
-  mbal up --servers 5 -p 12000   clients' ports 12000 to 12004
+  mbal up 5 -p 12000             five, clients' ports 12000 to 12004
   mbal up -- -m 1024 -t 2        flags behind -- are every server's
   mbal up --config mbal.toml     [up] of a file is this command's, [serve] every server's
   mbal cluster status            what the cluster does
   mbal cluster scale 5           five servers from now on
 
-Any memcached client gets right answers from any of the servers. Ctrl-C ends
-all of them; what was stored is gone then.";
+Any memcached client gets right answers from any of the servers. When all are
+there, a line for other terminals is printed: export MBAL_COORDINATOR=...; it
+needs no token, as the same user. Ctrl-C ends all of them; what was stored is
+gone then.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Up {
+    /// How many servers; outdoes --servers
+    #[arg(value_name = "SERVERS")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
+    count: Option<u16>,
+
     /// How many servers
     #[arg(long, env = "MBAL_SERVERS", value_name = "num", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
@@ -143,8 +151,9 @@ pub fn run(up: &Up, file: Option<&(PathBuf, File)>) -> ExitCode {
 }
 
 fn serve(up: &Up, file: Option<&(PathBuf, File)>) -> Result<(), Failed> {
-    if up.port.checked_add(up.servers - 1).is_none() {
-        let why = format!("-p {}: {} servers need ports up to 65535", up.port, up.servers);
+    let count = up.count.unwrap_or(up.servers);
+    if up.port.checked_add(count - 1).is_none() {
+        let why = format!("-p {}: {count} servers need ports up to 65535", up.port);
         return Err(why.into());
     }
     let ports = OwnPorts::of(&up.flags, |flag| {
@@ -164,7 +173,7 @@ fn serve(up: &Up, file: Option<&(PathBuf, File)>) -> Result<(), Failed> {
         state: mbal_coordinator::StateIn::File(folder.0.join("state.json")),
         settings: mbal_coordinator::Settings {
             cluster: CLUSTER.into(),
-            servers_first: up.servers.into(),
+            servers_first: count.into(),
             ..up.hot.settings()
         },
         token: Some(token.clone()),
@@ -211,7 +220,7 @@ fn serve(up: &Up, file: Option<&(PathBuf, File)>) -> Result<(), Failed> {
         server.said.hear(server.id, child.stderr.take().expect("it is piped"));
         Ok(child)
     };
-    let mut servers: Vec<Server> = (0..up.servers).map(|at| Server::new(at, up.port)).collect();
+    let mut servers: Vec<Server> = (0..count).map(|at| Server::new(at, up.port)).collect();
     for server in &mut servers {
         server.is_first = true;
         server.child = Some(start(server).map_err(failed)?);
@@ -284,6 +293,8 @@ fn say_ready(url: &str, cluster: &Cluster) {
         );
         log::info("example", &example);
     }
+    // For whoever has closed standard output, the lines above have it, too.
+    let _ = say(&format!("export MBAL_COORDINATOR={url}\n"));
 }
 
 impl Server {

@@ -1,7 +1,7 @@
 //! What somebody meets who sets up a cluster for the first time and gets something wrong: the reason, and what mends it.
 
 use std::fs::{self, Permissions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ mod running;
 
 use running::heard::Heard;
 use running::led::{Coordinator, arguments, folder, free_port};
-use running::{Folder, MBAL, eventually, free_ports, output_of};
+use running::{Folder, Killed, MBAL, eventually, free_ports, output_of};
 
 fn secret(folder: &Folder) -> String {
     folder.path("secret").display().to_string()
@@ -65,6 +65,33 @@ fn a_taken_port_of_the_coordinator_names_the_flag_that_chooses_another() {
     let said = text(output.stderr);
     assert!(said.contains(&port) && said.contains("--coordinator-port"), "{said}");
     assert_eq!(output.status.code(), Some(71), "{said}");
+}
+
+#[test]
+fn up_takes_a_bare_number_of_servers_and_prints_what_other_terminals_need() {
+    let base = ports_in_a_row().to_string();
+    let mut up = Command::new(MBAL);
+    up.args(["up", "2", "-p", &base, "--coordinator-port", "0", "--", "-t", "1"]);
+    up.args(["--control", "off"]).env("MBAL_SERVERS", "5").stdin(Stdio::null());
+    let mut up = Killed(up.stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut printed = String::new();
+    let mut stdout = BufReader::new(up.0.stdout.take().expect("it is piped"));
+    stdout.read_line(&mut printed).expect("it is text");
+    let url = printed.trim_end().strip_prefix("export MBAL_COORDINATOR=");
+    let url = url.unwrap_or_else(|| panic!("{printed}"));
+    let with = |words: &[&str]| {
+        let mut command = Command::new(MBAL);
+        let output = command.args(words).env("MBAL_COORDINATOR", url).output().expect("it runs");
+        (output.status.success(), text(output.stdout) + &text(output.stderr))
+    };
+    let (worked, status) = with(&["cluster", "status", "--json"]);
+    assert!(worked, "{status}");
+    let status: serde_json::Value = serde_json::from_str(&status).expect("it is JSON");
+    assert_eq!(status["servers"].as_array().map(Vec::len), Some(2), "{status}");
+    let (worked, said) = with(&["cluster", "balance", "off"]);
+    assert!(worked, "who changes something needs no more than that line: {said}");
+    let output = output_of(MBAL.as_ref(), &["up", "0"]);
+    assert!(!output.status.success() && text(output.stderr).contains("1..=64"));
 }
 
 #[test]
