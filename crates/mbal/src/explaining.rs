@@ -226,8 +226,7 @@ move 2 takes it to server 1: 25% gone
     #[test]
     fn a_hot_key_is_told_of_with_its_copies_and_what_was_decided() {
         let text = told("a%20b").expect("it is a key");
-        let line =
-            "read 900/s, written 3/s; T is 500/s: hot for 12 s, gamma 1, copies on servers 2\n";
+        let line = "read 900/s (0/s of that from copies), written 3/s; T is 500/s: hot for 12 s, gamma 1, copies on servers 2\n";
         assert!(text.contains(line), "{text}");
         assert!(
             text.ends_with("00:00:05     5 key a%20b of server 1 is hot: 900 reads/s\n"),

@@ -36,14 +36,14 @@ pub fn table(told: &HotKeys, count: usize) -> String {
     if told.keys.is_empty() {
         return out;
     }
-    out += "   reads/s   writes/s     r:w  state    home  copies          key\n";
+    out += "   reads/s  by copies   writes/s     r:w  state    home  copies          key\n";
     for key in told.keys.iter().take(count) {
-        let HotReport { reads, writes, copies, state, .. } = &key.report;
+        let HotReport { reads, copy_reads, writes, copies, state, .. } = &key.report;
         let ratio = if *writes > 0.0 { format!("{:.0}", reads / writes) } else { "-".into() };
         let servers = if state.is_some() { servers(copies) } else { "-".into() };
         let _ = writeln!(
             out,
-            "{reads:>10.0} {writes:>10.0} {ratio:>7}  {:<7} {:>5}  {servers:<15} {}",
+            "{reads:>10.0} {copy_reads:>10.0} {writes:>10.0} {ratio:>7}  {:<7} {:>5}  {servers:<15} {}",
             in_a_word(*state),
             key.server,
             key.report.key,
@@ -102,10 +102,14 @@ pub fn of_key(key: &str, server: ServerId, told: &HotKeys) -> String {
     let Some(one) = told.keys.iter().find(listed) else {
         return format!("not among the hottest keys of its server; {at}\n");
     };
-    let HotReport { reads, writes, state, copies, copied_ms, .. } = &one.report;
-    let rates = format!("read {reads:.0}/s, written {writes:.0}/s; {at}");
+    let HotReport { reads, copy_reads, writes, state, copies, copied_ms, .. } = &one.report;
+    let elsewhere = match state {
+        Some(_) => format!(" ({copy_reads:.0}/s of that from copies)"),
+        None => String::new(),
+    };
+    let rates = format!("read {reads:.0}/s{elsewhere}, written {writes:.0}/s; {at}");
     match state {
-        None if one.report.is_write_hot() => {
+        None if one.report.is_write_hot(told.status.told.mode) => {
             format!("{rates}: cold, it is written too often for copies\n")
         }
         None => format!("{rates}: cold, no copies\n"),
@@ -129,8 +133,10 @@ mod tests {
         let state = (!copies.is_empty()).then_some(HotState::Hot);
         let [reads, writes] = rates;
         let copies = copies.to_vec();
-        let report =
-            HotReport { key: name.into(), reads, writes, state, copies, ..HotReport::default() };
+        let copy_reads = if copies.is_empty() { 0.0 } else { reads * 0.75 };
+        let key = name.into();
+        let rest = HotReport::default();
+        let report = HotReport { key, reads, copy_reads, writes, state, copies, ..rest };
         HotKey { server, report }
     }
 
@@ -149,10 +155,10 @@ mod tests {
     fn a_table_says_how_hot_keys_are_and_where_their_copies_are() {
         let expected = "\
 hot keys are copied atomic, lease 1000 ms; T is 24700/s: 1 key with 3 copies
-   reads/s   writes/s     r:w  state    home  copies          key
-     98800          3   32933  hot         2  3,5,7           user:1
-       900          0       -  cold        1  -               a%20b
-        90         60       2  cold        1  -               counter
+   reads/s  by copies   writes/s     r:w  state    home  copies          key
+     98800      74100          3   32933  hot         2  3,5,7           user:1
+       900          0          0       -  cold        1  -               a%20b
+        90          0         60       2  cold        1  -               counter
 ";
         assert_eq!(table(&told(), 10), expected);
         assert_eq!(table(&told(), 1).lines().count(), 3);
@@ -185,6 +191,16 @@ hot keys are copied atomic, lease 1000 ms; T is 24700/s: 1 key with 3 copies
         let written =
             "read 90/s, written 60/s; T is 24700/s: cold, it is written too often for copies\n";
         assert_eq!(of_key("counter", server, &told()), written);
+        // Eleven reads a write are enough for a copy that is told afterwards, and not for one that lets go first.
+        for (mode, is_too_often) in [(HotMode::Atomic, true), (HotMode::Async, false)] {
+            let mut told = told();
+            told.status.told.mode = mode;
+            told.keys[2].report.reads = 660.0;
+            let said = of_key("counter", server, &told);
+            assert_eq!(said.contains("it is written too often"), is_too_often, "{said}");
+        }
+        let hot = "read 98800/s (74100/s of that from copies), written 3/s; T is 24700/s: hot for 0 s, gamma 3, copies on servers 3,5,7\n";
+        assert_eq!(of_key("user:1", ServerId(2), &told()), hot);
         let mut idle = told();
         let counter = idle.keys.iter_mut().find(|one| one.report.key == "counter");
         let report = &mut counter.expect("it is listed").report;

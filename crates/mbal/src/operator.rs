@@ -70,7 +70,10 @@ EXAMPLES
 
 TABLE
   reads/s, writes/s  estimated; reads that copies answer are counted
-  r:w                reads for each write; a key with 3 or less is not copied
+  by copies          of these reads, those that copies answer: the rest comes
+                     to the home
+  r:w                reads for each write: each copy of a key needs 12 of them
+                     in mode atomic, the default, and 3 in async
   state              cold: not copied; pending: copies are made or renewed;
                      hot: clients are told of copies; cooling: copies go
   copies             the servers that have copies; their number is gamma

@@ -247,6 +247,12 @@ async fn the_client_library_reads_copies_and_goes_on_when_one_of_them_dies() {
             eventually("the key has two copies", || hot.told().contains("1 key with 2 copies"));
             drive(Box::pin(writes(20)));
             eventually("clients read copies", || copy_reads() > 1_000);
+            eventually("operators see that copies answer", || {
+                let told = hot.told();
+                let row = told.lines().find(|line| line.ends_with(" hot")).unwrap_or_default();
+                let by_copies = row.split_whitespace().nth(1).and_then(|rate| rate.parse().ok());
+                by_copies.is_some_and(|rate: u64| rate > 0)
+            });
             drive(Box::pin(writes(20)));
         });
         let away = (home + 1) % hot.servers.len();

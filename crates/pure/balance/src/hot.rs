@@ -178,6 +178,11 @@ impl Upkeep {
         Upkeep { rates, elsewhere, answered, written, waiting, cool: 0, writes_bearable }
     }
 
+    /// Reads a second that copies answer, on average; of all that [`Upkeep::rates`] says.
+    pub fn elsewhere(&self) -> f64 {
+        self.elsewhere.min(self.rates.reads)
+    }
+
     /// Writes a second that would wait for copies for as long as they may, by what those of this key have shown that waited for longer. Infinity:
     /// none has.
     pub fn writes_bearable(&self) -> f64 {

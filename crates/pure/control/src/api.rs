@@ -269,6 +269,9 @@ pub struct HotReport {
     pub key: String,
     /// Requests a second, those that copies answer included.
     pub reads: f64,
+    /// Of these, what copies answer.
+    #[serde(skip_serializing_if = "is_none_read")]
+    pub copy_reads: f64,
     pub writes: f64,
     pub value_bytes: u32,
     /// None: it is not copied.
@@ -298,8 +301,19 @@ fn known_mode<'de, D: Deserializer<'de>>(from: D) -> Result<HotMode, D::Error> {
     }
 }
 
-/// A key with no more reads for each write is hot by its writes: a copy would cost what it answers.
-const READS_A_WRITE: f64 = 3.0;
+fn is_none_read(rate: &f64) -> bool {
+    *rate == 0.0
+}
+
+impl HotMode {
+    /// A key with fewer reads for each write is hot by its writes: a copy would cost what it answers (`mbal_balance::hot::Policy`).
+    pub fn reads_a_write(self) -> f64 {
+        match self {
+            HotMode::Off | HotMode::Async => 3.0,
+            HotMode::Atomic => 12.0,
+        }
+    }
+}
 
 impl HotReport {
     pub fn rate(&self) -> f64 {
@@ -307,8 +321,8 @@ impl HotReport {
     }
 
     /// Hot by writes: copies do not help.
-    pub fn is_write_hot(&self) -> bool {
-        self.writes > 0.0 && self.reads <= READS_A_WRITE * self.writes
+    pub fn is_write_hot(&self, mode: HotMode) -> bool {
+        self.writes > 0.0 && self.reads < mode.reads_a_write() * self.writes
     }
 
     /// How many copies it has, or is to have, beside the original.

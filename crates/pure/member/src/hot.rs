@@ -49,6 +49,7 @@ pub fn hot_report(home: HotHome, now: Instant) -> HotReport {
     HotReport {
         key: readable(&home.key),
         reads: rounded(home.reads),
+        copy_reads: rounded(home.copy_reads),
         writes: rounded(home.writes),
         value_bytes: home.value_bytes,
         state: home.state.map(|state| match state {
@@ -71,4 +72,18 @@ pub fn readable(key: &[u8]) -> String {
     let mut written = Vec::new();
     mbal_wire::push_readable(&mut written, key);
     String::from_utf8(written).expect("all of it is printed ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use mbal_balance::hot::Policy;
+
+    use super::*;
+
+    #[test]
+    fn operators_are_told_of_keys_hot_by_writes_by_the_policys_own_bound() {
+        for (mode, writes_wait) in [(api::HotMode::Async, false), (api::HotMode::Atomic, true)] {
+            assert_eq!(mode.reads_a_write(), Policy::new(1.0, writes_wait).reads_per_write);
+        }
+    }
 }

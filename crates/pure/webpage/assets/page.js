@@ -325,10 +325,10 @@ function showHot({ hot, hot_all }) {
       const [, reads, writes, state, home, copies, age] = row.cells;
       say(reads, whole(one.reads));
       say(writes, whole(one.writes));
-      const isWriteHot = one.reads <= 3 * one.writes;
+      const isWriteHot = one.reads < (hot.mode === "atomic" ? 12 : 3) * one.writes;
       say(state, HOT_STATES[one.state] ?? (isWriteHot ? "hot by writes: no copies" : "no copies"));
       say(home, `server ${one.server}`);
-      say(copies, one.copies?.join(", ") || "–");
+      say(copies, `${one.copies?.join(", ") || "–"}${one.copy_reads ? `: ${whole(one.copy_reads)} of the reads` : ""}`);
       say(age, one.state ? since(one.copied_ms) : "–");
     },
   );

@@ -85,6 +85,7 @@ impl Shared {
             let home = HotHome {
                 key: one.key.to_vec(),
                 reads: one.upkeep.rates.reads,
+                copy_reads: one.upkeep.elsewhere(),
                 writes: one.upkeep.rates.writes,
                 value_bytes: one.value_bytes,
                 state: Some(one.home.state(self.copies.latest())),
@@ -107,6 +108,7 @@ impl Shared {
             let home = HotHome {
                 key: key.into(),
                 reads: rates.reads,
+                copy_reads: 0.0,
                 writes: rates.writes,
                 value_bytes: 0,
                 state: None,

@@ -54,6 +54,8 @@ pub struct HotHome {
     pub key: Vec<u8>,
     /// Requests a second, those that copies answer included.
     pub reads: f64,
+    /// Of these, what copies answer.
+    pub copy_reads: f64,
     pub writes: f64,
     pub value_bytes: u32,
     /// `None`: it has no copies.
