@@ -1,6 +1,7 @@
 //! `mbal demo`: a cluster beside a pool of memcacheds on the same load, and what happens to both.
 
 mod load;
+mod machine;
 mod processes;
 
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use load::{CLIENTS, DEPTH, KEYS, Load, Outcome, Pattern, Side, Way, client};
+use machine::CpuTimes;
 use mbal_reactor::process::{Signal, Signals};
 use mbal_server::log;
 use processes::{Cluster, Pool, SERVERS, stat};
@@ -35,8 +37,12 @@ const WARM: f64 = 0.95;
 /// The busiest server's gets with a hot key: by those of the average, and by what the pool's busiest has.
 const BUSIEST_MAX: f64 = 1.5;
 const BUSIEST_OF_POOL_MAX: f64 = 0.8;
+/// Hit ratio with a hot set.
+const HOT_SET_HITS: f64 = 0.99;
 /// How often the hot set becomes another one.
 const CHANGES: u64 = 4;
+/// Of the machine's cores: with so much for other programs both sides wait for a core, and requests for both.
+const OTHERS_MAX: f64 = 0.1;
 /// As a shell reports SIGINT.
 const INTERRUPTED: u8 = 130;
 
@@ -96,6 +102,7 @@ impl From<String> for Ends {
 pub fn run(demo: &Demo) -> ExitCode {
     // Before there are other threads: these inherit that the signals interrupt nobody.
     let done = Signals::take().map_err(|error| Ends::from(error.to_string()));
+    let before = CpuTimes::now();
     match done.and_then(|signals| show(demo, &signals)) {
         Ok(promises) => {
             let is_green = promises.iter().all(|promise| promise.is_kept);
@@ -105,6 +112,11 @@ pub fn run(demo: &Demo) -> ExitCode {
             );
             for Promise { text, is_kept } in &promises {
                 println!("  {} {text}", if *is_kept { "yes" } else { "NO " });
+            }
+            // All of its own processes have ended by now, and count as its own.
+            let others = before.zip(CpuTimes::now()).and_then(|(from, to)| from.others_until(to));
+            if let Some(text) = others.filter(|_| !is_green).map(reason) {
+                println!("{text}");
             }
             ExitCode::from(u8::from(!is_green))
         }
@@ -203,11 +215,11 @@ impl Stage<'_> {
         tell(&went);
         let [cluster, pool] = went.map(|went| went.busiest);
         let text = format!(
-            "a hot key does not melt one server: \
-             the busiest had {cluster:.2} of the average, the pool's {pool:.2}"
+            "a hot key does not melt one server: the busiest had {cluster:.2} times the average's gets; \
+             promised: less than {BUSIEST_MAX}, or than {BUSIEST_OF_POOL_MAX} of the pool's {pool:.2}"
         );
         let is_relieved = cluster < BUSIEST_MAX || cluster < BUSIEST_OF_POOL_MAX * pool;
-        Ok(vec![promise(is_relieved, text), no_error(&went)])
+        Ok(vec![promise(is_relieved, text), no_error("a hot key", &went)])
     }
 
     fn hot_set(&self) -> Result<Vec<Promise>, Ends> {
@@ -225,8 +237,11 @@ impl Stage<'_> {
         let went = both.expect("it changes");
         tell(&went);
         let hits = went[0].all.hit_ratio();
-        let text = format!("a hot set that moves costs no hit: {hits:.4} of the gets hit");
-        Ok(vec![promise(hits > 0.99, text), no_error(&went)])
+        let text = format!(
+            "a hot set that moves costs no hit: {hits:.4} of the gets hit; \
+             promised: more than {HOT_SET_HITS}"
+        );
+        Ok(vec![promise(hits > HOT_SET_HITS, text), no_error("a hot set that moves", &went)])
     }
 
     fn dead_server(&mut self) -> Result<Vec<Promise>, Ends> {
@@ -237,11 +252,13 @@ impl Stage<'_> {
         let went = self.watch(4 * self.unit)?;
         tell(&went);
         let [cluster, pool] = went.map(|went| went.unwell.as_secs_f64());
-        let text = format!(
-            "a dead server is made good by itself: \
-             {cluster:.1} s until {WELL} of the gets hit again, {pool:.1} s in the pool"
-        );
         let within = WELL_WITHIN.min(3 * self.unit + Duration::from_secs(2));
+        let text = format!(
+            "a dead server is made good by itself: {cluster:.1} s until {WELL} of the gets hit again; \
+             promised: {:.0} s at most, and nothing beside the pool, whose server the demonstration \
+             started again: {pool:.1} s",
+            within.as_secs_f64()
+        );
         Ok(vec![promise(went[0].unwell <= within, text)])
     }
 
@@ -257,10 +274,11 @@ impl Stage<'_> {
         let [cluster, pool] = went.map(|went| went.worst);
         let text = format!(
             "a server retires without a cold start: \
-             {cluster:.3} of the gets hit in the worst half second, {pool:.3} in the pool"
+             {cluster:.3} of the gets hit in the worst half second; \
+             promised: more than {WARM}, and no less than the pool's {pool:.3}"
         );
         let is_warm = cluster > WARM && cluster >= pool;
-        Ok(vec![promise(is_warm, text), no_error(&went)])
+        Ok(vec![promise(is_warm, text), no_error("a server that retires", &went)])
     }
 
     /// Until both sides have nearly all keys.
@@ -361,9 +379,27 @@ fn promise(is_kept: bool, text: String) -> Promise {
 }
 
 /// Nor a wrong value.
-fn no_error(went: &[Went; 2]) -> Promise {
-    let Outcome { errors, wrong, .. } = went[0].all;
-    promise(errors + wrong == 0, format!("errors by it: {errors}, wrong values: {wrong}"))
+fn no_error(what: &str, went: &[Went; 2]) -> Promise {
+    let Outcome { errors, late, wrong, .. } = went[0].all;
+    let late = match late {
+        0 => String::new(),
+        late => format!(", of which {late} had no answer within a second"),
+    };
+    let text = format!(
+        "{what} costs no error: {errors} errors{late}, {wrong} wrong values; the pool had {}",
+        went[1].all.errors
+    );
+    promise(errors + wrong == 0, text)
+}
+
+/// Of `others`, the part of the machine's cores that other programs had meanwhile.
+fn reason(others: f64) -> String {
+    let had =
+        format!("Other programs had {:.0}% of this machine's cores meanwhile", others * 100.0);
+    match others > OTHERS_MAX {
+        true => format!("{had}: both sides waited for them. Try it where nothing else runs."),
+        false => format!("{had}: that is no reason."),
+    }
 }
 
 fn and(before: [Went; 2], later: [Went; 2]) -> [Went; 2] {
@@ -414,6 +450,7 @@ fn sum(one: Outcome, other: Outcome) -> Outcome {
         gets: one.gets + other.gets,
         hits: one.hits + other.hits,
         errors: one.errors + other.errors,
+        late: one.late + other.late,
         wrong: one.wrong + other.wrong,
         p99_ms: one.p99_ms.max(other.p99_ms),
     }

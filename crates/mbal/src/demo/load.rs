@@ -57,6 +57,7 @@ pub struct Counts {
     gets: AtomicU64,
     hits: AtomicU64,
     errors: AtomicU64,
+    late: AtomicU64,
     wrong: AtomicU64,
     /// Batches by their time, in steps of a quarter of a power of two of microseconds.
     times: Times,
@@ -76,6 +77,8 @@ pub struct Outcome {
     pub gets: u64,
     pub hits: u64,
     pub errors: u64,
+    /// Of these, those that had no answer in time.
+    pub late: u64,
     pub wrong: u64,
     pub p99_ms: f64,
 }
@@ -155,6 +158,7 @@ impl Counts {
             gets,
             hits,
             errors: take(&self.errors),
+            late: take(&self.late),
             wrong: take(&self.wrong),
             p99_ms: p99_ms(&times),
         }
@@ -260,8 +264,12 @@ impl Client<'_> {
                 false => self.read(server, &gets, &sets, missing),
             };
             counts.gets.fetch_add(gets.len() as u64, Relaxed);
-            let Err((answered, _)) = read else { continue };
-            counts.errors.fetch_add((all - answered) as u64, Relaxed);
+            let Err((answered, error)) = read else { continue };
+            let unanswered = (all - answered) as u64;
+            counts.errors.fetch_add(unanswered, Relaxed);
+            if [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind()) {
+                counts.late.fetch_add(unanswered, Relaxed);
+            }
             // One that is left alone already is not left alone for longer.
             if !matches!(self.streams[server], Stream::Down(until) if Instant::now() < until) {
                 self.streams[server] = Stream::Down(Instant::now() + TRIED_AGAIN_AFTER);
