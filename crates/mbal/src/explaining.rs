@@ -5,9 +5,10 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use mbal_control::Subject;
 use mbal_control::api::{HotKeys, ServerStatus, Status};
 use mbal_dial::{Access, ServerName};
-use mbal_model::{Cluster, Key, Owner, Prefix, ServerId};
+use mbal_model::{Cluster, Owner, Prefix, ServerId};
 
 use crate::cluster::{Decided, Token, caller, clock, events_of, read, text, told};
 use crate::hot_keys;
@@ -53,19 +54,13 @@ fn explained(
     hot: &HotKeys,
     events: &[Decided],
 ) -> Result<String, String> {
-    let named = Prefix::parse(what.as_bytes());
-    let named = named.filter(|named| map.map.cachelets().iter().any(|(held, _)| held == named));
-    let bytes = mbal_wire::unescaped(what.as_bytes());
-    let key = if named.is_none() { Key::new(&bytes) } else { None };
-    let hash = named.map(Prefix::first_hash).or(key.as_ref().map(Key::hash));
-    let hash =
-        hash.ok_or("a cachelet is a prefix like 2c00/6 of the map, a key has 1 to 250 bytes")?;
-    let (prefix, owner) = map.map.at(hash);
+    let subject = Subject::of(what, &map.map)?;
+    let Subject { hash, cachelet: prefix, owner, .. } = subject;
     let mut out = String::new();
-    if named.is_none() && Prefix::parse(what.as_bytes()).is_some() {
+    if subject.key.is_some() && Prefix::parse(what.as_bytes()).is_some() {
         let _ = writeln!(out, "{what} is no cachelet of the map: it is taken for a key");
     }
-    if key.is_some() {
+    if subject.key.is_some() {
         let _ = writeln!(out, "key {what}: hash {hash:016x}, cachelet {prefix}");
     }
     out += &where_it_is(prefix, owner, map);
@@ -73,8 +68,8 @@ fn explained(
     if let Some(server) = servers.clone().find(|server| server.id == owner.server.0) {
         out += &of_server(server);
     }
-    if let Some(key) = &key {
-        out += &hot_keys::of_key(&written(key), owner.server, hot);
+    if let Some(key) = &subject.key {
+        out += &hot_keys::of_key(key, owner.server, hot);
     }
     for one in status.moves.iter().filter(|one| one.prefix == prefix.to_string()) {
         let gone = one.report.as_ref().map_or(0.0, |report| report.part_gone * 100.0);
@@ -83,13 +78,8 @@ fn explained(
     if status.balance.too_heavy.contains(&prefix.to_string()) {
         out += "its load is more than any worker may have\n";
     }
-    let name = prefix.to_string();
-    let of_key = key.as_ref().map(|key| format!("key {} of server ", written(key)));
-    let is_of_key = |text: &str| of_key.as_ref().is_some_and(|key| text.starts_with(key));
-    let mut decided: Vec<&Decided> = events
-        .iter()
-        .filter(|event| concerns(&event.text, &name) || is_of_key(&event.text))
-        .collect();
+    let concerns = |event: &&Decided| subject.is_in(&event.text) || may_concern_any(&event.text);
+    let mut decided: Vec<&Decided> = events.iter().filter(concerns).collect();
     decided.reverse();
     if decided.is_empty() {
         out += "no decision about it is remembered: it is where the first map, or another coordinator, has put it\n";
@@ -100,19 +90,9 @@ fn explained(
     Ok(out)
 }
 
-/// As events and reports write it.
-fn written(key: &Key<'_>) -> String {
-    let mut written = Vec::new();
-    mbal_wire::push_readable(&mut written, key.bytes());
-    String::from_utf8_lossy(&written).into_owned()
-}
-
-/// A decision that names the cachelet, or one that may concern any.
-fn concerns(text: &str, name: &str) -> bool {
-    let is_name = |word: &str| word.trim_end_matches([':', ',', ';']) == name;
-    text.split(' ').any(is_name)
-        || text.starts_with("the first map")
-        || text.contains("begin empty elsewhere")
+/// A decision that names no cachelet, and may concern any.
+fn may_concern_any(event: &str) -> bool {
+    event.starts_with("the first map") || event.contains("begin empty elsewhere")
 }
 
 fn where_it_is(prefix: Prefix, owner: Owner, map: &Cluster) -> String {

@@ -56,6 +56,7 @@ mod changes;
 mod refusal;
 mod saved;
 mod state;
+mod subject;
 pub mod web;
 
 pub use autoscaling::{Autoscaled, Look};
@@ -73,3 +74,4 @@ pub use request::{Done, Request, Response};
 pub use saved::Unreadable;
 pub use settings::{Leases, Settings};
 pub use state::{Member, Move, State};
+pub use subject::Subject;

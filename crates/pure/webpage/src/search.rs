@@ -1,8 +1,8 @@
 //! Where a key is, and what is known of it: who owns it, who has copies, what moves it, what was decided about it.
 
-use mbal_control::Overview;
 use mbal_control::api::{HotKey, MoveStatus};
-use mbal_model::{Cluster, Key, Prefix};
+use mbal_control::{Overview, Subject};
+use mbal_model::Cluster;
 use serde::Serialize;
 
 use crate::shown::EventTold;
@@ -35,30 +35,15 @@ pub fn search(
     overview: &Overview,
     events: &[EventTold],
 ) -> Result<Found, &'static str> {
-    let is_held = |prefix: &Prefix| map.map.at(prefix.first_hash()).0 == *prefix;
-    let named = Prefix::parse(what.as_bytes()).filter(is_held);
-    let bytes = mbal_wire::unescaped(what.as_bytes());
-    let key = if named.is_none() { Key::new(&bytes) } else { None };
-    let hash = named.map(Prefix::first_hash).or(key.as_ref().map(Key::hash));
-    let hash =
-        hash.ok_or("a key has 1 to 250 bytes, a cachelet is a prefix like 2c00/6 of the map")?;
-    let (prefix, owner) = map.map.at(hash);
-    let (server, cachelet) = (owner.server.0, prefix.to_string());
-    let key = key.map(|key| {
-        let mut written = Vec::new();
-        mbal_wire::push_readable(&mut written, key.bytes());
-        String::from_utf8_lossy(&written).into_owned()
-    });
-    let is_it = |one: &&HotKey| one.server == server && Some(&one.report.key) == key.as_ref();
+    let subject = Subject::of(what, &map.map)?;
+    let Subject { hash, owner, .. } = subject;
+    let (server, cachelet) = (owner.server.0, subject.cachelet.to_string());
+    let is_it =
+        |one: &&HotKey| one.server == server && Some(&one.report.key) == subject.key.as_ref();
     let hot = overview.hot.keys.iter().find(is_it).cloned();
     let status = overview.status.servers.iter().find(|one| one.id == server);
     let moves = overview.status.moves.iter().filter(|one| one.prefix == cachelet);
-    let of_key = key.as_ref().map(|key| format!("key {key} of server "));
-    let concerns = |event: &&EventTold| {
-        let is_name = |word: &str| word.trim_end_matches([':', ',', ';']) == cachelet;
-        event.text.split(' ').any(is_name)
-            || of_key.as_ref().is_some_and(|of_key| event.text.starts_with(of_key))
-    };
+    let concerns = |event: &&EventTold| subject.is_in(&event.text);
     Ok(Found {
         hash: format!("{hash:016x}"),
         server,
@@ -71,7 +56,7 @@ pub fn search(
         hot,
         moves: moves.cloned().collect(),
         events: events.iter().filter(concerns).take(EVENTS_MAX).cloned().collect(),
-        key,
+        key: subject.key,
         cachelet,
     })
 }
@@ -79,6 +64,7 @@ pub fn search(
 #[cfg(test)]
 mod tests {
     use mbal_control::api::{HotKeys, HotReport, HotState, MoveDecision};
+    use mbal_model::Key;
 
     use super::*;
 
