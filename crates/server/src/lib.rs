@@ -24,6 +24,7 @@ mod departure;
 mod error;
 mod explaining;
 mod hot_keys;
+mod http;
 mod linking;
 mod listening;
 pub mod log;

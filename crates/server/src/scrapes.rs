@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use mbal_control::web::Hosts;
 
 use crate::deadline_read::read_until;
+use crate::http::{Headers, head, send};
 use crate::side_doors;
 
 /// Of what comes before the first empty line.
@@ -15,7 +16,7 @@ const HEAD_BYTES_MAX: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Scrapers at a time.
 const SCRAPERS_MAX: usize = 64;
-const PAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PAGE: Headers<'static> = &[("Content-Type", "text/plain; version=0.0.4; charset=utf-8")];
 
 /// Serves `page` on all of `listeners`, as long as the process lives.
 pub(crate) fn serve(
@@ -34,13 +35,13 @@ pub(crate) fn serve(
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, is_loopback: bool, page: &impl Fn() -> String) -> io::Result<()> {
+fn answer(stream: TcpStream, is_loopback: bool, page: &impl Fn() -> String) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
-    let head = read_until(b"\r\n\r\n", &stream, HEAD_BYTES_MAX, Instant::now() + PATIENCE)?;
-    if HEAD_BYTES_MAX <= head.len() {
+    let asked = read_until(b"\r\n\r\n", &stream, HEAD_BYTES_MAX, Instant::now() + PATIENCE)?;
+    if HEAD_BYTES_MAX <= asked.len() {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let request = String::from_utf8_lossy(&head);
+    let request = String::from_utf8_lossy(&asked);
     let mut words = request.split_whitespace();
     let (status, body) = match (words.next(), words.next()) {
         _ if is_of_a_page(&request, is_loopback) => {
@@ -51,15 +52,10 @@ fn answer(mut stream: TcpStream, is_loopback: bool, page: &impl Fn() -> String) 
         (Some("GET" | "HEAD"), Some(_)) => ("404 Not Found", "there is only /metrics\n".into()),
         _ => ("405 Method Not Allowed", "GET /metrics\n".into()),
     };
-    let length = body.len();
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {PAGE_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-    )?;
-    if !request.starts_with("HEAD") {
-        stream.write_all(body.as_bytes())?;
+    if request.starts_with("HEAD") {
+        return (&stream).write_all(&head(status, PAGE, Some(body.len())));
     }
-    stream.shutdown(std::net::Shutdown::Write)
+    send(&stream, status, PAGE, body.as_bytes())
 }
 
 /// Whether a browser may have sent it for a page of somebody else's: it says of which site the page is, or, at a loopback address, a name that

@@ -24,6 +24,7 @@ use mbal_wire::unescaped;
 
 use crate::balancing::{Note, OperatorCall};
 use crate::deadline_read::read_until;
+use crate::http::{PLAIN, head, send};
 use crate::lookout::Lookout;
 use crate::side_doors;
 
@@ -149,7 +150,7 @@ fn ask(balancer: &Sender<Note>, call: OperatorCall) -> Option<String> {
 }
 
 fn answer(
-    mut stream: TcpStream,
+    stream: TcpStream,
     hosts: &Hosts,
     screen: &Screen,
     balancer: &Sender<Note>,
@@ -157,14 +158,15 @@ fn answer(
     stream.set_write_timeout(Some(PATIENCE))?;
     let head = read_until(b"\r\n\r\n", &stream, HEAD_BYTES_MAX, Instant::now() + PATIENCE)?;
     let head = String::from_utf8_lossy(&head);
+    let refuse = |status: &str, why: &str| send(&stream, status, PLAIN, why.as_bytes());
     let Some(request) = Request::parse(&head) else {
-        return send(&mut stream, "400 Bad Request", &[], "a request's head, up to 16 KiB\n");
+        return refuse("400 Bad Request", "a request's head, up to 16 KiB\n");
     };
     if let Err(why) = request.is_let_in(hosts) {
-        return send(&mut stream, "403 Forbidden", &[], why);
+        return refuse("403 Forbidden", why);
     }
     if request.method != "GET" {
-        return send(&mut stream, "405 Method Not Allowed", &[], "GET is all there is\n");
+        return refuse("405 Method Not Allowed", "GET is all there is\n");
     }
     let json = [("content-type", "application/json"), ("x-content-type-options", "nosniff")];
     match request.path {
@@ -172,10 +174,10 @@ fn answer(
         "/v1/history" => {
             let seconds = request.query.strip_prefix("seconds=").unwrap_or("0").parse();
             let Ok(seconds) = seconds else {
-                return send(&mut stream, "400 Bad Request", &[], "seconds=N: a number\n");
+                return refuse("400 Bad Request", "seconds=N: a number\n");
             };
             let told = screen.newest.lock().live.history(seconds);
-            send(&mut stream, "200 OK", &json, &told)
+            send(&stream, "200 OK", &json, told.as_bytes())
         }
         "/v1/where" => {
             let what = request.query.strip_prefix("what=").unwrap_or_default();
@@ -186,14 +188,14 @@ fn answer(
                 None => ("200 OK", "text", told.as_str()),
             };
             let told = format!("{{\"{field}\":{}}}", serde_json::Value::from(text));
-            send(&mut stream, status, &json, &told)
+            send(&stream, status, &json, told.as_bytes())
         }
         path => match asset(path) {
             Some(asset) => {
                 let headers = [&HEADERS[..], &[("content-type", asset.content_type)]].concat();
-                send_bytes(&mut stream, "200 OK", &headers, asset.bytes)
+                send(&stream, "200 OK", &headers, asset.bytes)
             }
-            None => send(&mut stream, "404 Not Found", &[], "there is no such path\n"),
+            None => refuse("404 Not Found", "there is no such path\n"),
         },
     }
 }
@@ -201,7 +203,7 @@ fn answer(
 /// Frames, each as soon as it is there; a viewer that is slow misses some, and one that takes nothing is let go.
 fn watch(mut stream: TcpStream, screen: &Screen) -> io::Result<()> {
     let Some(_seat) = Seat::take(screen) else {
-        return send(&mut stream, "503 Service Unavailable", &[], "too many watch already\n");
+        return send(&stream, "503 Service Unavailable", PLAIN, b"too many watch already\n");
     };
     stream.set_write_timeout(Some(STUCK_AFTER))?;
     stream.write_all(&head("200 OK", &STREAM_HEADERS, None))?;
@@ -240,39 +242,6 @@ impl Drop for Seat<'_> {
     fn drop(&mut self) {
         self.0.viewers.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-fn head(status: &str, headers: &[(&str, &str)], length: Option<usize>) -> Vec<u8> {
-    let mut head = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
-    for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
-    }
-    if let Some(length) = length {
-        head += &format!("content-length: {length}\r\n");
-    }
-    (head + "\r\n").into_bytes()
-}
-
-fn send(
-    stream: &mut TcpStream,
-    status: &str,
-    headers: &[(&str, &str)],
-    text: &str,
-) -> io::Result<()> {
-    let plain = [("content-type", "text/plain; charset=utf-8")];
-    let headers = if headers.is_empty() { &plain[..] } else { headers };
-    send_bytes(stream, status, headers, text.as_bytes())
-}
-
-fn send_bytes(
-    stream: &mut TcpStream,
-    status: &str,
-    headers: &[(&str, &str)],
-    bytes: &[u8],
-) -> io::Result<()> {
-    stream.write_all(&head(status, headers, Some(bytes.len())))?;
-    stream.write_all(bytes)?;
-    stream.shutdown(std::net::Shutdown::Write)
 }
 
 /// What a browser asks for.
