@@ -10,7 +10,7 @@ use mbal_control::api::{COPY_LEASE_MS, HotMode};
 use mbal_coordinator::{Autoscale, Config, Machines, StateIn, StatefulSet, Terms};
 use mbal_server::{TOKEN_BYTES_MIN, log, token_of};
 
-use crate::flags::duration;
+use crate::flags::{LogFlags, duration};
 
 /// What a server asks by default has this port.
 pub const PORT: u16 = 11210;
@@ -94,6 +94,9 @@ pub struct Coordinator {
     /// Further names with a dot by which callers without the token reach this coordinator; those of web pages are refused
     #[arg(long, env = "MBAL_ALLOW_HOST", value_name = "name[,name]", value_delimiter = ',')]
     allow_host: Vec<String>,
+
+    #[command(flatten)]
+    log: LogFlags,
 
     /// Log each move; without, how many there were
     #[arg(short, long)]
@@ -213,6 +216,7 @@ fn target(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(flags: &Coordinator) -> ExitCode {
+    flags.log.set();
     match flags.config().and_then(serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

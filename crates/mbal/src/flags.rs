@@ -18,18 +18,31 @@ use crate::extended::Extended;
 use crate::listen::{http_address, interfaces, worker_ports};
 use crate::passwords;
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum LogFormat {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
     Text,
     Json,
 }
 
-impl From<LogFormat> for log::Format {
-    fn from(format: LogFormat) -> log::Format {
-        match format {
+// Of every process that goes on. No docstring: it would become the help of who has these flags.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct LogFlags {
+    /// What is said on standard error: lines for people, or a JSON object a line
+    #[arg(long, env = "MBAL_LOG_FORMAT", value_name = "format", default_value = "text")]
+    log_format: LogFormat,
+}
+
+impl LogFlags {
+    /// From now on, for the whole process.
+    pub fn set(self) {
+        log::set(match self.log_format {
             LogFormat::Text => log::Format::Text,
             LogFormat::Json => log::Format::Json,
-        }
+        });
+    }
+
+    pub fn is_json(self) -> bool {
+        self.log_format == LogFormat::Json
     }
 }
 
@@ -285,9 +298,8 @@ pub struct Flags {
     #[arg(value_parser = on_or_off, action = ArgAction::Set)]
     stack_distances: bool,
 
-    /// What is said on standard error: lines for people, or a JSON object a line
-    #[arg(long, env = "MBAL_LOG_FORMAT", value_name = "format", default_value = "text")]
-    pub log_format: LogFormat,
+    #[command(flatten)]
+    pub log: LogFlags,
 
     /// Say what the balancer decides; twice: connections, requests and replies; three times: what
     /// connections do next, too

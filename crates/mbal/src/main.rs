@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => serve(matches, false),
         Some(("up", matches)) => up::run(&read(matches), layered.file.as_ref()),
         Some(("coordinator", matches)) => coordinator::run(&read(matches)),
-        Some(("proxy", matches)) => proxy::run(read(matches), &layered.words[2..]),
+        Some(("proxy", matches)) => proxy::run(read(matches), read(matches), &layered.words[2..]),
         Some(("cluster", matches)) => of_cluster(matches),
         Some(("pool", matches)) => match matches.subcommand() {
             Some(("resize", matches)) => pool::resize(&read(matches)),
@@ -351,7 +351,7 @@ fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
         print!("{}", include_str!("../../../LICENSE"));
         return ExitCode::SUCCESS;
     }
-    log::set(flags.log_format.into());
+    flags.log.set();
     let Checked { config, notices } = match flags.check(as_memcached, port_file) {
         Ok(checked) => checked,
         Err(refused) => {

@@ -22,7 +22,7 @@ use mbal_server::{
 
 use crate::config;
 use crate::extended::Extended;
-use crate::flags::{PORT, Refused, duration};
+use crate::flags::{LogFlags, PORT, Refused, duration};
 use crate::listen::{http_address, interfaces};
 
 const EX_USAGE: u8 = 64;
@@ -225,11 +225,12 @@ fn lease(text: &str) -> Result<Duration, String> {
 }
 
 pub fn command() -> Command {
-    ProxyFlags::augment_args(Command::new("proxy")).arg(config::flag())
+    LogFlags::augment_args(ProxyFlags::augment_args(Command::new("proxy"))).arg(config::flag())
 }
 
 /// `words` are those of the flags, a configuration file's among them.
-pub fn run(flags: ProxyFlags, words: &[OsString]) -> ExitCode {
+pub fn run(flags: ProxyFlags, log_flags: LogFlags, words: &[OsString]) -> ExitCode {
+    log_flags.set();
     let flags = match flags.expanded(words) {
         Ok(Some(flags)) => flags,
         Ok(None) => return ExitCode::SUCCESS,

@@ -24,6 +24,7 @@ use mbal_server::{TokenFile, log, random_word};
 
 use crate::config::file::File;
 use crate::coordinator::PORT;
+use crate::flags::LogFlags;
 use crate::output::say;
 
 const CLUSTER: &str = "mbal";
@@ -87,6 +88,9 @@ pub struct Up {
     #[command(flatten)]
     hot: crate::coordinator::HotKeys,
 
+    #[command(flatten)]
+    log: LogFlags,
+
     /// Time between two looks of the autoscaler, which counts them as minutes; for tests
     #[arg(long, hide = true, default_value = "60s", value_parser = crate::coordinator::looks_every)]
     autoscale_every: Duration,
@@ -141,6 +145,7 @@ impl Drop for Folder {
 
 /// Servers read the same file.
 pub fn run(up: &Up, file: Option<&(PathBuf, File)>) -> ExitCode {
+    up.log.set();
     match serve(up, file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { why, code }) => {
@@ -209,6 +214,9 @@ fn serve(up: &Up, file: Option<&(PathBuf, File)>) -> Result<(), Failed> {
         command.arg("serve").args(["-p", &port_flag(server.port), "--coordinator", &url]);
         command.args(["--server-id", &server.id.to_string(), "--worker-ports", "0", "-U", "0"]);
         command.arg("--coordinator-token").arg(token.path());
+        if up.log.is_json() {
+            command.args(["--log-format", "json"]);
+        }
         command.arg("--cluster-secret").arg(&secret).args(ports.flags(&up.flags, server.id));
         // Ctrl-C is for this process alone, which ends the others.
         command.process_group(0);

@@ -188,6 +188,51 @@ fn who_is_no_coordinator_is_said_to_be_none() {
 }
 
 #[test]
+fn every_process_that_goes_on_speaks_json_if_it_is_to() {
+    let folder = folder("json");
+    let ports = free_ports(4);
+    let [coordinator, proxy, first] = [ports[0], ports[1], ports[2]].map(|port| port.to_string());
+    let (listen, state) = (format!("127.0.0.1:{coordinator}"), folder.path("state.json"));
+    let state = state.display().to_string();
+    for (words, last) in [
+        (
+            &["coordinator", "--listen", &listen, "--state", &state, "--log-format", "json"][..],
+            "started",
+        ),
+        (&["proxy", "-p", &proxy, "--upstream", "127.0.0.1:1", "--log-format", "json"], "started"),
+        (
+            &[
+                "up",
+                "1",
+                "-p",
+                &first,
+                "--coordinator-port",
+                "0",
+                "--log-format",
+                "json",
+                "--",
+                "-t",
+                "1",
+                "--control",
+                "off",
+            ],
+            "ready",
+        ),
+    ] {
+        let process = Heard::start(words);
+        loop {
+            let line = process.lines.recv_timeout(Duration::from_secs(60)).expect("it starts");
+            let said: serde_json::Value =
+                serde_json::from_str(&line).unwrap_or_else(|_| panic!("{words:?}: {line}"));
+            assert!(said["level"].is_string() && said["text"].is_string(), "{line}");
+            if said["event"] == last && said["server"].is_null() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
 fn where_no_coordinator_is_it_is_said_how_another_one_is_named() {
     // Whoever has the usual port answers.
     if TcpStream::connect(("127.0.0.1", 11210)).is_ok() {
