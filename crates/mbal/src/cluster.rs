@@ -136,9 +136,11 @@ pub fn lost(lost: &Lost) -> ExitCode {
         // One that has ended already has none.
         let incarnation = Some(known.incarnation).filter(|_| !known.has_ended());
         let call = LostCall { incarnation, force: lost.force };
-        text_with(&caller, "POST", &path, Some(&call))
+        text_with(&caller, "POST", &path, Some(&call))?;
+        let id = known.id;
+        Ok(format!("server {id} is lost: its keys begin empty on the others within seconds\n"))
     };
-    told(lost.at.caller().and_then(say).map(|_| String::new()))
+    told(lost.at.caller().and_then(say))
 }
 
 pub fn split(split: &Split) -> ExitCode {
