@@ -232,7 +232,8 @@ async function main() {
           clicks += 1;
           await locator.click();
         };
-        // The list stands still under the pointer.
+        // The list stands still under the pointer: the move has to be there before.
+        await page.waitForFunction(() => /move \d+: .* is to be emptied/.test(document.querySelector("#events")?.textContent), null, { timeout: 30_000 });
         await page.locator("#decided").hover();
         await click(page.locator("#events li", { hasText: /move \d+: .* is to be emptied/ }).first().getByRole("button", { name: /^Why move/ }));
         await page.waitForFunction(() => document.querySelector("#why-text ol")?.textContent.includes("is to be emptied"), null, { timeout: 10_000 });
