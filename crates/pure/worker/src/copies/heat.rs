@@ -11,6 +11,7 @@ use mbal_sketch::{Access, HotKeys, KeyRates, Rates};
 pub(crate) type RatesByKey = BTreeMap<u64, KeyRates>;
 
 /// A worker's tracker, by epochs of a fraction of a second. With their names and a bounded number of bytes for each its keys stay under 100 KiB.
+#[repr(align(128))]
 pub(crate) struct Heat {
     keys: HotKeys,
     /// What the samples of this epoch stand for: requests executed, forwarded, or answered from copies.

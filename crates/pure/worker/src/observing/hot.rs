@@ -19,7 +19,8 @@ const TRACKED: usize = 4096;
 const WATCHED_SECONDS: Seconds = 3;
 
 /// One worker's tracker. Epochs are seconds; what is told is the last second, of which a part lies in
-/// the epoch before this one.
+/// the epoch before this one. A worker writes its own with each sample, beside nobody else's.
+#[repr(align(128))]
 pub(crate) struct Hot {
     keys: HotKeys,
     second: Seconds,
