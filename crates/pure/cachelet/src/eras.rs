@@ -13,9 +13,18 @@ const LATEST_VALUES: u64 = 32;
 /// What is known of long values has so many bits behind the point.
 const LONG_SHIFT: u32 = 16;
 
+/// Orders that a worker takes at a time, where it is not alone: no more than this...
+const BLOCK_MAX: u32 = 32;
+/// ...and this part of its share.
+const BLOCK_PART: u32 = 64;
+
 pub struct Eras {
-    /// Pages sealed so far, by anybody.
+    /// Pages sealed so far, by anybody; of a block all, as soon as it begins.
     seals: Apart<AtomicU64>,
+    /// By worker, the order that it gave last: the next one, until its block is over.
+    given: Box<[Apart<AtomicU64>]>,
+    /// Orders that a worker takes at a time: all look at `seals` when they clean a page.
+    block: u64,
     /// How long values are, see [`Eras::wrote_long`].
     long: AtomicU64,
     /// Main pages are not judged before so many have been sealed: items came from another server.
@@ -30,9 +39,12 @@ pub fn seals_per_era(limit: u32) -> u64 {
 }
 
 impl Eras {
-    pub fn new() -> Eras {
+    pub fn new(workers: usize, pages: u32) -> Eras {
+        let block = (pages / workers as u32 / BLOCK_PART).clamp(1, BLOCK_MAX);
         Eras {
             seals: Apart(AtomicU64::new(0)),
+            given: (0..workers).map(|_| Apart(AtomicU64::new(0))).collect(),
+            block: if workers == 1 { 1 } else { block.into() },
             long: AtomicU64::new(0),
             judged_from: AtomicU64::new(0),
             now: AtomicU32::new(0),
@@ -48,18 +60,32 @@ impl Eras {
         self.seals.load(Relaxed)
     }
 
-    /// The order of a page that is sealed now.
-    pub fn seal(&self, limit: u32) -> u64 {
-        let order = self.seals.fetch_add(1, Relaxed) + 1;
+    /// The order of a page that is sealed now for `worker`: no less than any that it got before.
+    pub fn seal(&self, worker: usize, limit: u32) -> u64 {
+        let given = &self.given[worker];
+        let order = loop {
+            let last = given.load(Relaxed);
+            let order = 1 + if last % self.block == 0 { self.begin_block(limit) } else { last };
+            // Another's thread may seal for this worker, too. Then a block may be lost.
+            if given.compare_exchange(last, order, Relaxed, Relaxed).is_ok() {
+                break order;
+            }
+        };
         let long = self.long.load(Relaxed);
         if long > 0 {
             self.long.store(long - (long / seals_per_era(limit)).min(long), Relaxed);
         }
-        let era = (order / seals_per_era(limit)) as u32 % ERAS;
+        order
+    }
+
+    /// The order before the first one of a block.
+    fn begin_block(&self, limit: u32) -> u64 {
+        let before = self.seals.fetch_add(self.block, Relaxed);
+        let era = ((before + self.block) / seals_per_era(limit)) as u32 % ERAS;
         if era != self.now() {
             self.now.store(era, Relaxed);
         }
-        order
+        before
     }
 
     /// A value of so many pages was written. Values count by their pages, against those that are sealed in an era: where few pages are

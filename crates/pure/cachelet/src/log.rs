@@ -97,7 +97,7 @@ impl Logs {
             let page = site.page(id);
             page.append(bytes);
             page.outlive(target.deadline);
-            let order = site.pages().next_seal();
+            let order = site.pages().next_seal(site.worker);
             page.set_order(order);
             self.all[target.log].sealed.push_back((order, id));
         }
@@ -115,7 +115,7 @@ impl Logs {
     }
 
     pub fn seal_page(&mut self, site: &Site, log: usize, id: PageId) {
-        let order = site.pages().next_seal();
+        let order = site.pages().next_seal(site.worker);
         site.page(id).set_order(order);
         self.all[log].sealed.push_back((order, id));
         self.publish_oldest(site);
@@ -177,7 +177,7 @@ impl Logs {
                     Some((order, _)) => order,
                     None => {
                         self.all[log].open = None;
-                        site.pages().next_seal()
+                        site.pages().next_seal(site.worker)
                     }
                 };
                 site.page(id).set_order(0);
@@ -229,7 +229,7 @@ impl Logs {
     /// The open page of a log, which has none then.
     fn take_open(&mut self, site: &Site, log: usize) -> Option<TakenPage> {
         let id = self.all[log].open.take()?;
-        Some(TakenPage { order: site.pages().next_seal(), id })
+        Some(TakenPage { order: site.pages().next_seal(site.worker), id })
     }
 
     fn open_fill(&self, site: &Site, log: usize) -> u32 {
