@@ -25,6 +25,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use mbal_locks::{Held, Ranked};
+use mbal_model::planted::{Fault, is_planted};
 
 use crate::apart::Apart;
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*, UnsafeCell, fence, spin_loop, yield_now};
@@ -205,6 +206,9 @@ impl Epochs {
     /// way but its own, whose order is the program's.
     #[inline]
     pub fn enter(&self, worker: usize) {
+        if is_planted(Fault::MarksAreRead) {
+            self.marks[0].load(Relaxed);
+        }
         self.enter_before_fence(worker);
         if self.marks.len() > 1 || cfg!(loom) {
             // Either this worker's mark is seen by `passed`, or the unlinking before `stamp` is seen

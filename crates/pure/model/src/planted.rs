@@ -258,6 +258,11 @@ pub enum Fault {
     LeavesWithoutRest,
     /// 2: the autoscaler has servers stopped that still have items.
     StopsBeforeEmpty,
+    // What workers share (docs/design/cores.md).
+    /// All workers count in the same counters.
+    CountersAreOne,
+    /// Each worker looks with each batch at a mark that the first one writes with each of its own.
+    MarksAreRead,
 }
 
 #[cfg(feature = "planted")]
