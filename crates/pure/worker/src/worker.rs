@@ -56,6 +56,8 @@ struct WakeUp {
     waiting: WaitEstimate,
     /// What had been served when the timed one began.
     served: ByClass,
+    /// What was done last in the background, of [`chores::CHORES`].
+    chore: Option<usize>,
 }
 
 /// One worker: its sessions, and its share of the server.
@@ -73,8 +75,6 @@ pub struct Worker {
     pub(crate) wakes: Wakes,
     carrier: Carrier,
     settling: Settling,
-    /// What was done last in the background, of [`chores::CHORES`].
-    chore: Option<usize>,
     /// Those whose reply has come in this event.
     pub(crate) replied: Vec<Client>,
     pub(crate) once: AnsweredOnce,
@@ -115,7 +115,6 @@ impl Worker {
             wakes: Wakes::default(),
             carrier: Carrier::default(),
             settling: Settling::default(),
-            chore: None,
             replied: Vec::new(),
             once: AnsweredOnce::default(),
             late: LateDatagrams::default(),
@@ -379,7 +378,7 @@ impl Worker {
         let hastens = self.carry(now, actions);
         let (chore, goes_on) =
             self.shared.store.background_step(self.here.owner.worker, now.second);
-        self.chore = chores::number_of(self.carrier.has_moves, chore);
+        self.wakeup.chore = chores::number_of(self.carrier.has_moves, chore);
         match (hastens, goes_on) {
             (true, _) => Background::Hastens,
             (false, true) => Background::GoesOn,
@@ -390,7 +389,7 @@ impl Worker {
     /// What the last call of [`Self::background`] did kept clients waiting for so long.
     #[inline]
     pub fn background_took(&self, ns: u64) {
-        if let Some(chore) = self.chore {
+        if let Some(chore) = self.wakeup.chore {
             self.shared.steps(self.here.owner.worker.0.into()).record(chore, ns);
         }
     }
