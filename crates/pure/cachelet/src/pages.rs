@@ -23,9 +23,6 @@ const PAGE_BYTES_MAX: usize = 64 << 10;
 /// Longer items are chained, so that less than this part of a page is lost at its end.
 pub const INLINE_PER_PAGE: usize = 8;
 
-/// Pages that a worker stamps at once are no more than half of what it keeps free ahead of its writes.
-const STAMPED_BYTES_MAX: usize = 128 << 10;
-
 pub struct Pages {
     pub memory: Memory,
     pub pool: Pool,
@@ -77,7 +74,7 @@ impl Pages {
             inline_bytes_max: bytes / INLINE_PER_PAGE,
             ttl_classes: (share / bytes / 16).min(TTL_CLASSES_MAX),
             all: Known::untouched(memory.bytes() / bytes)?,
-            pool: Pool::new(count, options.workers, chunk, (STAMPED_BYTES_MAX / bytes) as u32),
+            pool: Pool::new(count, options.workers, chunk),
             eras: Eras::new(options.workers, count),
             with_dropped: AtomicU32::new(0),
             memory,

@@ -88,19 +88,18 @@ pub struct Pool {
     workers: Box<[Apart<WorkerPool>]>,
     /// Pages that a worker takes from the global pool at a time.
     chunk: u32,
-    stamped_at_once_max: u32,
 }
 
-/// Pages that a worker stamps at once, where it is not alone: all workers look at a stamp before their next batch...
-const STAMPED_AT_ONCE: u32 = 8;
-/// ...which are this part of its share, if that is less.
-const STAMPED_PART: u32 = 256;
+/// Pages that a worker stamps at once, where it is not alone and its share is not small: all workers look at a stamp before their next
+/// batch.
+const STAMPED_AT_ONCE: u32 = 2;
+const SHARE_SMALL: u32 = 256;
 
 /// Pages that a surplus leaves to those who write.
 const SPARE: u32 = 2;
 
 impl Pool {
-    pub fn new(limit: PageId, workers: usize, chunk: u32, stamped_at_once_max: u32) -> Pool {
+    pub fn new(limit: PageId, workers: usize, chunk: u32) -> Pool {
         let worker = || {
             let local = SpinLock::new(Local::default());
             Apart(WorkerPool { free: AtomicU32::new(0), waiting: AtomicU32::new(0), local })
@@ -117,7 +116,6 @@ impl Pool {
             global: Apart(SpinLock::new(Global { next: 1, ..Global::default() })),
             workers: (0..workers).map(|_| worker()).collect(),
             chunk,
-            stamped_at_once_max: stamped_at_once_max.clamp(1, STAMPED_AT_ONCE),
         }
     }
 
@@ -245,8 +243,8 @@ impl Pool {
     }
 
     fn stamped_at_once(&self) -> u32 {
-        let (workers, most) = (self.workers.len() as u32, self.stamped_at_once_max);
-        if workers == 1 { 1 } else { (self.limit() / workers / STAMPED_PART).clamp(1, most) }
+        let workers = self.workers.len() as u32;
+        if workers == 1 || self.limit() / workers < SHARE_SMALL { 1 } else { STAMPED_AT_ONCE }
     }
 
     /// [`Pool::release`] for many.
