@@ -342,6 +342,7 @@ fn state(servers: usize, workers: usize, map: Arc<ClusterMap>) -> State {
             Member {
                 incarnation,
                 ended: Member::DEAD,
+                retired: false,
                 addresses,
                 memory_bytes: 0,
                 moves: true,

@@ -348,6 +348,8 @@ impl Copier {
             reports.push(HotReport {
                 key: String::from_utf8(key.name.clone()).expect("a name of letters"),
                 reads: rates.reads,
+                // For people to see.
+                copy_reads: 0.0,
                 writes: rates.writes,
                 value_bytes: VALUE_BYTES,
                 state: home.map(|_| HotState::Hot),
