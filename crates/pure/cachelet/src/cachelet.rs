@@ -9,7 +9,6 @@ use crate::flushes::Flushed;
 use crate::front::Front;
 use crate::index::Index;
 use crate::items::Items;
-use crate::memory::Offset;
 use crate::routes::Slot;
 use crate::sync::{Epochs, SpinLock};
 use crate::types::Birth;
@@ -37,8 +36,6 @@ pub struct Inner {
     pub chosen: Option<Box<AgeThresholds>>,
     /// A long value of which not all pieces have come.
     pub unfinished: Unfinished,
-    /// Scratch of `clean`: hash and place of a page's live records.
-    pub records: Vec<(u64, Offset)>,
 }
 
 /// Whether its upper half goes to its child.

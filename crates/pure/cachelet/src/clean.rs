@@ -67,21 +67,20 @@ impl Locked<'_> {
         let rule = keep.as_deref().map(|keep| (keep, keep.holds_for(order)));
         let choice = Choice { temper, window, rule };
         self.site.cleaning = true;
-        let mut records = std::mem::take(&mut self.inner.records);
+        // On the stack: another worker would have a heap's line beside them.
+        let mut records = [None; RECORDS_AT_ONCE];
         let done = next_records(self.site.pages(), id, &mut records);
-        for &(hash, _) in &records {
+        for (hash, _) in records.into_iter().flatten() {
             if let Some(slice) = self.site.slice_of(hash) {
                 prefetch(&raw const *slice.home_for(hash) as *const u8);
             }
         }
-        for &(hash, offset) in &records {
+        for (hash, offset) in records.into_iter().flatten() {
             // Its item may have gone, or moved it, with an earlier record of this page.
             if !self.site.item(offset).is_dead() {
                 self.clean_record(hash, offset, choice);
             }
         }
-        records.clear();
-        self.inner.records = records;
         self.site.cleaning = false;
         let inner = &mut *self.inner;
         inner.index.shed(&mut self.site, inner.items.counts.items());
@@ -150,13 +149,17 @@ impl Choice<'_> {
 }
 
 /// Those of the next part that are not dead, with their hashes; true if it is the last.
-fn next_records(pages: &Pages, id: PageId, records: &mut Vec<(u64, Offset)>) -> bool {
+fn next_records(
+    pages: &Pages,
+    id: PageId,
+    records: &mut [Option<(u64, Offset)>; RECORDS_AT_ONCE],
+) -> bool {
     let mut all = pages.records(id);
-    for offset in all.by_ref().take(RECORDS_AT_ONCE) {
+    for (record, offset) in records.iter_mut().zip(all.by_ref()) {
         let item = Item::at(&pages.memory, offset);
         if !item.is_dead() {
             let hash = if item.is_chunk() { item.chunk_hash() } else { item.hash() };
-            records.push((hash, offset));
+            *record = Some((hash, offset));
         }
     }
     let next = all.next().map(|offset| pages.memory.position(offset) as u32);
