@@ -137,8 +137,13 @@ pub fn lost(lost: &Lost) -> ExitCode {
         let incarnation = Some(known.incarnation).filter(|_| !known.has_ended());
         let call = LostCall { incarnation, force: lost.force };
         text_with(&caller, "POST", &path, Some(&call))?;
-        let id = known.id;
-        Ok(format!("server {id} is lost: its keys begin empty on the others within seconds\n"))
+        Ok(match known.has_ended() {
+            true => format!("server {} had ended already: it is {}\n", known.id, known.state),
+            false => format!(
+                "server {} is lost: its keys begin empty on the others within seconds\n",
+                known.id
+            ),
+        })
     };
     told(lost.at.caller().and_then(say))
 }

@@ -483,6 +483,8 @@ fn a_server_that_lives_is_not_said_to_be_dead_and_is_named_by_its_address() {
     assert!(!done && said.contains("SERVER/WORKER"), "{said}");
     let (done, said) = lost(&["--force"]);
     assert!(done && said.contains(" is lost: its keys begin empty"), "{said}");
+    let (done, said) = lost(&["--force"]);
+    assert!(done && said.contains(" had ended already: it is lost"), "{said}");
     eventually("the other has all of it", || stores(&servers[0]));
 }
 

@@ -378,7 +378,7 @@ impl Worker {
         let hastens = self.carry(now, actions);
         let (chore, goes_on) =
             self.shared.store.background_step(self.here.owner.worker, now.second);
-        self.wakeup.chore = chores::number_of(self.carrier.has_moves, chore);
+        self.wakeup.chore = chores::number_of(self.carrier.went_on, chore);
         match (hastens, goes_on) {
             (true, _) => Background::Hastens,
             (false, true) => Background::GoesOn,

@@ -7,7 +7,7 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, Prefix, ServerId};
 use mbal_replica::Grant;
 
-use crate::forwarding::reply_bytes::{self, ReplyBytes};
+use crate::forwarding::reply_bytes::{REPLY_BYTES_MIN, ReplyBytes};
 use crate::ids::{Client, ConnId, Ticket};
 use crate::sessions::slots::Place;
 
@@ -91,7 +91,7 @@ const LINK_BYTES_MAX: usize = 8 << 20;
 const REPLY_BYTES_AT_FIRST: usize = 1 << 20;
 
 /// Short ones count for as long as this. A connection's are longer: a link has many, and whose values become long all at once is one of them.
-const REPLY_BYTES_MIN: usize = 4 << 10;
+const LINK_REPLY_BYTES_MIN: usize = 4 << 10;
 
 #[derive(Default)]
 pub(crate) struct Links {
@@ -146,12 +146,12 @@ impl Links {
 
     fn each(&self) -> usize {
         let reply_bytes = self.reply_bytes.map_or(REPLY_BYTES_AT_FIRST, |seen| seen.0);
-        reply_bytes.max(REPLY_BYTES_MIN)
+        reply_bytes.max(LINK_REPLY_BYTES_MIN)
     }
 
     /// What a connection expects that has got no reply yet.
     pub fn reply_bytes(&self) -> ReplyBytes {
-        self.reply_bytes.unwrap_or(ReplyBytes(reply_bytes::REPLY_BYTES_MIN))
+        self.reply_bytes.unwrap_or(ReplyBytes(REPLY_BYTES_MIN))
     }
 
     /// Spends a credit, for the values of so many keys.

@@ -27,8 +27,8 @@ pub(crate) struct Carrier {
     pub at: Option<Instant>,
     /// Clients leave the worker no time.
     pub is_strained: bool,
-    /// There was a move to go on with when it last looked.
-    pub has_moves: bool,
+    /// It has gone on with a move when it last looked.
+    pub went_on: bool,
 }
 
 /// What came of going on with moves.
@@ -50,7 +50,7 @@ impl Carrier {
         actions: &mut Actions,
     ) -> Carried {
         let mut carried = Carried::default();
-        self.has_moves = false;
+        self.went_on = false;
         if shared.moves.is_empty() {
             self.at = None;
             return carried;
@@ -58,7 +58,6 @@ impl Carrier {
         let worker = here.owner.worker;
         let mut until: Option<Instant> = None;
         for one in shared.moves.list(|one| one.worker == worker) {
-            self.has_moves = true;
             match self.carry_one(shared, here, now, &one, actions) {
                 Pause::None => carried.hastens = true,
                 Pause::Until(at) => until = Some(until.map_or(at, |other| other.min(at))),
@@ -72,7 +71,7 @@ impl Carrier {
     }
 
     fn carry_one(
-        &self,
+        &mut self,
         shared: &Shared,
         here: &Here,
         now: Now,
@@ -144,6 +143,7 @@ impl Carrier {
                 }
             };
             one.publish(side);
+            self.went_on = true;
             let said = said.filter(|_| !is_lapsed);
             if let (Some((kind, payload)), Some(link)) = (said, *link) {
                 actions.list.push(Action::TellMove { link, id: one.id, kind, payload });

@@ -2,14 +2,14 @@
 
 use mbal_cachelet::Chore;
 
-use crate::observing::latency::{Histogram, Recorded};
+use crate::observing::latency::{Histogram, WorkerHistogram};
 
 /// What a step is for: [`Chore`], and moves.
 pub const CHORES: [&str; 6] = ["release", "split", "shrink", "expire", "evict", "move"];
 
 /// Of [`CHORES`]. A step that goes on with a move counts as that, whatever else it does.
-pub(crate) fn number_of(moves: bool, chore: Option<Chore>) -> Option<usize> {
-    match moves {
+pub(crate) fn number_of(is_move: bool, chore: Option<Chore>) -> Option<usize> {
+    match is_move {
         true => Some(CHORES.len() - 1),
         false => chore.map(|chore| chore as usize),
     }
@@ -17,7 +17,7 @@ pub(crate) fn number_of(moves: bool, chore: Option<Chore>) -> Option<usize> {
 
 /// One worker's, written by it alone.
 #[derive(Default)]
-pub(crate) struct StepTimes([Recorded; CHORES.len()]);
+pub(crate) struct StepTimes([WorkerHistogram; CHORES.len()]);
 
 impl StepTimes {
     pub fn record(&self, chore: usize, ns: u64) {

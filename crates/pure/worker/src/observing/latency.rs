@@ -51,22 +51,22 @@ fn end_ns(bucket: usize) -> u64 {
 /// One worker's, written by it alone.
 #[derive(Default)]
 pub(crate) struct Latency {
-    classes: [Recorded; TIMED.len()],
+    classes: [WorkerHistogram; TIMED.len()],
 }
 
 /// A histogram that one worker writes.
-pub(crate) struct Recorded {
+pub(crate) struct WorkerHistogram {
     buckets: [Counter; BUCKETS],
     sum_ns: Counter,
 }
 
-impl Default for Recorded {
-    fn default() -> Recorded {
-        Recorded { buckets: [const { Counter::new() }; BUCKETS], sum_ns: Counter::default() }
+impl Default for WorkerHistogram {
+    fn default() -> WorkerHistogram {
+        WorkerHistogram { buckets: [const { Counter::new() }; BUCKETS], sum_ns: Counter::default() }
     }
 }
 
-impl Recorded {
+impl WorkerHistogram {
     /// So many of them took so long.
     pub fn add(&self, count: u64, each_ns: u64) {
         self.buckets[bucket_of(each_ns)].add(count);
