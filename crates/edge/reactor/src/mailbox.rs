@@ -33,17 +33,19 @@ impl<T> Mailbox<T> {
         let mut letters = self.shared.letters.lock();
         assert!(letters.len() < LETTERS_MAX, "a thread has not read {LETTERS_MAX} letters");
         letters.push(letter);
-        // One ring per batch: the reader empties the box after it has heard the bell.
-        if letters.len() == 1 {
+        // One ring per batch: the reader empties the box after it has heard the bell. Once it may: it would wait for this thread, and this
+        // thread for it. A bell that rings for what has been read already costs the reader a look.
+        let is_first = letters.len() == 1;
+        drop(letters);
+        if is_first {
             sys::eventfd_ring(self.shared.bell.as_fd());
         }
     }
 
-    /// Everything that has been posted, in order; the bell is silent afterwards.
+    /// Everything that has been posted, in order. The bell is silent first: it rings again for what comes from then on.
     pub(crate) fn collect(&self) -> Vec<T> {
-        let mut letters = self.shared.letters.lock();
         sys::eventfd_silence(self.shared.bell.as_fd());
-        std::mem::take(&mut *letters)
+        std::mem::take(&mut *self.shared.letters.lock())
     }
 
     /// Has the thread that reads it watched, from that thread.
