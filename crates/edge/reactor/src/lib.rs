@@ -43,6 +43,7 @@ mod mailbox;
 mod mapping;
 mod migrator;
 mod output;
+mod populator;
 pub mod process;
 mod proxy_loop;
 pub mod socket;

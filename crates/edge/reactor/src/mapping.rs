@@ -3,9 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use mbal_cachelet::Region;
+
+use crate::populator::Populator;
 
 /// The kernel's huge pages begin at multiples of this.
 const ALIGNMENT: usize = 2 << 20;
@@ -18,6 +21,10 @@ pub struct Mapping {
     whole: Range<usize>,
     /// Something has been decommitted.
     has_holes: AtomicBool,
+    /// Small pages are wanted.
+    is_small: AtomicBool,
+    /// Since something was to be populated; `None` if there can be no thread for it.
+    populator: OnceLock<Option<Populator>>,
 }
 
 // SAFETY: it is nothing but the right to advise on, and to unmap, what it names.
@@ -52,7 +59,14 @@ impl Mapping {
         let base = unsafe { start.add(start.align_offset(ALIGNMENT)) };
         let base = NonNull::new(base).expect("the kernel maps nothing at 0");
         let whole = start as usize..start as usize + length;
-        let mapping = Mapping { base, bytes, whole, has_holes: AtomicBool::new(false) };
+        let mapping = Mapping {
+            base,
+            bytes,
+            whole,
+            has_holes: AtomicBool::new(false),
+            is_small: AtomicBool::new(false),
+            populator: OnceLock::new(),
+        };
         // Random access to gigabytes costs a page walk for nearly every item otherwise. Without it all works
         // the same.
         mapping.advise(0..bytes, libc::MADV_HUGEPAGE);
@@ -85,11 +99,24 @@ unsafe impl Region for Mapping {
 
     /// Pages that are huge stay so.
     fn touch_huge_pages(&self, may: bool) {
+        self.is_small.store(!may, Relaxed);
         let advice = match may && !self.has_holes.load(Relaxed) {
             true => libc::MADV_HUGEPAGE,
             false => libc::MADV_NOHUGEPAGE,
         };
         self.advise(0..self.bytes, advice);
+    }
+
+    /// Small pages come at once. And who has little CPU time should not spend it ahead.
+    fn populate(&self, bytes: usize) {
+        if self.is_small.load(Relaxed) {
+            return;
+        }
+        // SAFETY: the mapping ends after its populator, see `drop`.
+        let start = || unsafe { Populator::start(self.base) }.ok();
+        if let Some(populator) = self.populator.get_or_init(start) {
+            populator.reach(bytes.min(self.bytes));
+        }
     }
 
     /// Memory that has holes is not made huge again: that would fill them.
@@ -103,6 +130,7 @@ unsafe impl Region for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        drop(self.populator.take());
         // SAFETY: mapped as this very range, and nobody has the region any more.
         unsafe { libc::munmap(self.whole.start as *mut libc::c_void, self.whole.len()) };
     }
@@ -125,6 +153,31 @@ mod tests {
             assert_eq!(at.add(5 << 20).read(), 0, "the kernel has it back");
             at.add(5 << 20).write(7);
         }
+    }
+
+    #[test]
+    fn what_is_to_be_used_is_touched_by_another_thread() {
+        let mapping = Mapping::reserve(8 << 20, 8 << 20).expect("addresses");
+        assert!(mapping.commit(8 << 20));
+        let is_there = |nth: usize| {
+            let mut there = [0u8; ALIGNMENT / 4096];
+            // SAFETY: inside the mapping; `there` has a byte for each page.
+            let looked = unsafe {
+                let first = mapping.base.as_ptr().add(nth * ALIGNMENT);
+                libc::mincore(first.cast(), ALIGNMENT, there.as_mut_ptr())
+            };
+            assert_eq!(looked, 0);
+            there.iter().all(|page| page & 1 == 1)
+        };
+        mapping.touch_huge_pages(false);
+        mapping.populate(2 * ALIGNMENT);
+        assert!(mapping.populator.get().is_none(), "who has little time does nothing ahead");
+        mapping.touch_huge_pages(true);
+        mapping.populate(2 * ALIGNMENT);
+        while !(is_there(0) && is_there(1)) {
+            std::thread::yield_now();
+        }
+        assert!(!is_there(2));
     }
 
     #[test]

@@ -15,13 +15,17 @@ use crate::sys::check;
 /// Larger pieces of memory are the kernel's again as soon as they are free.
 const PIECE_BYTES: libc::c_int = 128 << 10;
 
+/// What is free at a heap's end, and stays with it: who takes it next need not wait for the kernel to find and zero it.
+const KEPT_BYTES: libc::c_int = 1 << 20;
+
 /// Buffers of slow readers go back when those have gone. By default the C library keeps pieces of any length that was freed once, in heaps whose
 /// ends small pieces hold. Call it first.
 pub fn give_memory_back() {
-    // SAFETY: it sets a number of the allocator, and takes any.
+    // SAFETY: they set numbers of the allocator, and take any.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, PIECE_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
     }
 }
 
@@ -185,6 +189,15 @@ pub fn give_way() {
     unsafe {
         let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
         libc::setpriority(libc::PRIO_PROCESS, 0, nice + NICER);
+    }
+}
+
+/// The calling thread takes no core from another when it wakes up: it waits until that rests, or its turn comes. As far as the kernel lets it.
+pub fn wake_in_turn() {
+    // SAFETY: the kernel reads a whole `sched_param`; on Linux 0 is the calling thread. Otherwise all works the same.
+    unsafe {
+        let priority = libc::sched_param { sched_priority: 0 };
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority);
     }
 }
 

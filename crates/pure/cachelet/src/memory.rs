@@ -18,6 +18,9 @@ pub const BLOCK_BYTES: usize = 512;
 /// The kernel's huge pages begin at multiples of this, and so blocks of the index and our pages do.
 const ALIGNMENT: usize = 2 << 20;
 
+/// More than is written while one huge page is populated, 5 ms where that is slow.
+const POPULATED_AHEAD: usize = 2 * ALIGNMENT;
+
 /// Smallest granule: items begin at multiples of 4 bytes, which their header's words need.
 const GRANULE_SHIFT_MIN: u32 = 2;
 
@@ -33,6 +36,8 @@ pub struct Memory {
     region: Box<dyn Region>,
     /// So many bytes from the start may be used.
     committed: AtomicUsize,
+    /// So many were asked to be populated.
+    populated: AtomicUsize,
 }
 
 /// Where a memory comes from.
@@ -51,6 +56,9 @@ pub unsafe trait Region: Send + Sync {
 
     /// Whether what is touched first may come in huge pages, each of which takes milliseconds on some machines.
     fn touch_huge_pages(&self, _: bool) {}
+
+    /// So many bytes from the start, all of them committed, are about to be used: another thread may touch them first. Never waits.
+    fn populate(&self, _: usize) {}
 }
 
 /// A region from the allocator, zeroed and so untouched until it is used.
@@ -89,7 +97,8 @@ impl Memory {
         let range = region.range();
         let (base, bytes) = (range.cast(), range.len());
         let (shift, block_shift) = (granule_shift(bytes), block_shift(bytes));
-        Memory { base, bytes, shift, block_shift, region, committed: AtomicUsize::new(0) }
+        let (committed, populated) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Memory { base, bytes, shift, block_shift, region, committed, populated }
     }
 
     /// The largest memory whose granule is that of one of `bytes`: room to grow that costs items nothing.
@@ -116,6 +125,16 @@ impl Memory {
 
     pub(crate) fn touch_huge_pages(&self, may: bool) {
         self.region.touch_huge_pages(may);
+    }
+
+    /// What lies behind the first `used` bytes is about to be used, as far as it may be: before `end`.
+    #[inline]
+    pub(crate) fn populate_behind(&self, used: usize, end: usize) {
+        let wanted = (used + POPULATED_AHEAD).next_multiple_of(ALIGNMENT).min(end);
+        if self.populated.load(Relaxed) < wanted {
+            self.populated.store(wanted, Relaxed);
+            self.region.populate(wanted);
+        }
     }
 
     /// Zeroes the first `bytes`.

@@ -88,6 +88,13 @@ impl Pages {
         memory
     }
 
+    /// Has memory touched, by another thread if there is one, before a worker has to.
+    #[inline]
+    pub fn populate_ahead(&self) {
+        let used = self.start(self.pool.untouched());
+        self.memory.populate_behind(used, self.start(self.pool.limit()));
+    }
+
     #[inline(always)]
     pub fn get(&self, id: PageId) -> &Page {
         &self.all[id as usize]

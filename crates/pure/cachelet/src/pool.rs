@@ -79,6 +79,8 @@ struct Levels {
     free: AtomicU32,
     /// With fewer pages, those that wait counted, a worker makes room.
     to_refill: AtomicU32,
+    /// Pages from here on were never used.
+    untouched: AtomicU32,
 }
 
 pub struct Pool {
@@ -109,6 +111,7 @@ impl Pool {
             surplus: AtomicU32::new(0),
             free: AtomicU32::new(limit - 1),
             to_refill: AtomicU32::new(0),
+            untouched: AtomicU32::new(1),
         };
         Pool {
             epochs: Epochs::new(workers),
@@ -125,8 +128,9 @@ impl Pool {
     }
 
     /// Pages from here on were never used.
+    #[inline]
     pub fn untouched(&self) -> PageId {
-        self.global.lock().next
+        self.told.untouched.load(Relaxed)
     }
 
     /// Pages that may exist.
@@ -157,6 +161,7 @@ impl Pool {
         let left = global.free.len() as u32 + limit.saturating_sub(existing);
         self.told.free.store(left, Relaxed);
         self.told.surplus.store(existing.saturating_sub(limit), Relaxed);
+        self.told.untouched.store(global.next, Relaxed);
     }
 
     /// Pages that exist beyond the limit.

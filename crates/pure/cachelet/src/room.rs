@@ -199,6 +199,7 @@ impl Store {
     /// and whether there is more to do. Not between [`crate::Cachelets::enter`] and [`crate::Cachelets::leave`].
     pub fn background_step(&self, worker: WorkerId, now: Seconds) -> (Option<Chore>, bool) {
         let worker = usize::from(worker.0);
+        self.shared.pages.populate_ahead();
         if self.drop_released(now) || give_back_dropped(self, worker, now) {
             return (Some(Chore::Release), true);
         }
