@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use mbal_model::WorkerId;
-use mbal_reactor::{Letter, LinkNote, Mailbox, Migrator, MigratorEvent, MigratorNote};
+use mbal_reactor::{Letter, LinkNote, Mailbox, Migrator, MigratorEvent, MigratorNote, process};
 use mbal_worker::{BrokenLink, Event, Heard, Now, Shared};
 
 use crate::started::Started;
@@ -71,6 +71,7 @@ impl Moving {
         let migrator =
             Migrator::new(inbox, linker, clock, timeout_ns, bytes_max, Box::new(handle))?;
         thread::Builder::new().name("mbal-migrator".into()).spawn(move || {
+            process::wake_in_turn();
             migrator.run().expect("epoll fails only for want of kernel memory");
         })?;
         Ok(())

@@ -28,6 +28,8 @@ use crate::store::Store;
 const STEP_ITEMS: usize = 64;
 /// A step writes no more than about this; a longer value travels in pieces of it.
 const STEP_BYTES: usize = 16 << 10;
+/// What a step of [`Store::export`] writes at most: an item of a step's length may begin where a step has nearly all of its bytes.
+pub const EXPORT_BYTES_MAX: usize = 2 * STEP_BYTES + 512;
 /// Bytes of items that are removed in one step, since long values have a record for each page.
 const FORGOTTEN_BYTES: usize = 256 << 10;
 

@@ -96,7 +96,7 @@ pub use classes::{ClassStats, Classes};
 pub use front::CacheletWork;
 pub use importing::{Crowded, ImportStep};
 pub use item::ITEM_OVERHEAD_BYTES;
-pub use leaving::Cursor;
+pub use leaving::{Cursor, EXPORT_BYTES_MAX};
 pub use locked::{Found, Locked};
 pub use memory::{Memory, Region};
 pub use part::{Broken, Heading, Part};

@@ -17,8 +17,9 @@ use crate::site::Site;
 use crate::store::Store;
 use crate::types::Birth;
 
-/// Slices of no more items, and no more bytes, are moved in one step.
-const STEP_ITEMS: usize = 280;
+/// Slices of no more items, and no more bytes, are moved in one step: some 0.2 µs an item that comes from memory. They fill two blocks of
+/// the index well.
+const STEP_ITEMS: usize = 140;
 const STEP_BYTES: usize = 64 << 10;
 
 impl Store {
@@ -120,6 +121,8 @@ impl Store {
         let is_long = items > STEP_ITEMS || (items > 1 && bytes > STEP_BYTES);
         let first = site.first_hash_of(entry);
         if is_long && locked.inner.index.split_slice(site, first) {
+            let site = &locked.site;
+            prefetch_items(site, site.entry(first));
             return Step::More;
         }
         let pages = &self.shared.pages;
@@ -129,7 +132,12 @@ impl Store {
         }
         let mut child = self.lock_half(child, now);
         child.inner.items.counter.reach(locked.inner.items.counter.last());
+        let next = locked.site.dir().run(entry).end;
         locked.hand_over(entry, &mut child);
+        // The next step would wait for them.
+        if next < entries.end {
+            prefetch_items(&locked.site, next);
+        }
         Step::More
     }
 
@@ -199,6 +207,11 @@ impl Locked<'_> {
     }
 }
 
+fn prefetch_items(site: &Site, entry: usize) {
+    let offsets = site.slice_at(entry).into_iter().flat_map(|slice| slice.offsets());
+    offsets.for_each(|offset| prefetch(site.memory().at(offset)));
+}
+
 /// Items of the slice of `entry`; and the bytes that are to be copied, if they are few enough for a step.
 fn measure(site: &Site, entry: usize) -> (usize, usize) {
     let Some(slice) = site.slice_at(entry) else { return (0, 0) };
@@ -206,6 +219,6 @@ fn measure(site: &Site, entry: usize) -> (usize, usize) {
     if items > STEP_ITEMS {
         return (items, 0);
     }
-    slice.offsets().for_each(|offset| prefetch(site.memory().at(offset)));
+    prefetch_items(site, entry);
     (items, slice.offsets().map(|offset| adoption_bytes(site, site.item(offset))).sum())
 }

@@ -3,12 +3,12 @@
 //! For whoever has a moment: each call holds no lock for longer than a step of `cachelet` does, some ten microseconds.
 
 use mbal_cachelet::{
-    AgeThresholds, Arriving, Birth, Crowded, Cursor, Due, ImportStep, Part, Store,
+    AgeThresholds, Arriving, Birth, Crowded, Cursor, Due, EXPORT_BYTES_MAX, ImportStep, Part, Store,
 };
 use mbal_model::{Elsewhere, Instant, Seconds, ServerId, WorkerId};
 
 use crate::destination::{self, Adopted, Destination, Imported};
-use crate::message::Request;
+use crate::message::{Request, kind};
 use crate::order::Order;
 use crate::source::{self, Exported, Source};
 use crate::window::{BYTES_IN_FLIGHT_MAX, PART_BYTES};
@@ -24,6 +24,9 @@ pub enum Advance<Step> {
     Wait(Option<Instant>),
 }
 
+/// More than are on their way from a worker to its link at a time.
+const SPARE_PARTS: usize = 3;
+
 /// A cachelet that leaves this server.
 pub struct Leaver {
     pub source: Source,
@@ -31,6 +34,9 @@ pub struct Leaver {
     /// It grows until it is sent.
     part: Vec<u8>,
     part_bytes: usize,
+    /// Memory for the first parts, touched by who made this: a worker would wait for the kernel to find it. Later ones get what those
+    /// have left with the allocator.
+    spare: Vec<Vec<u8>>,
     /// What travels, if not everything: by a plan, and if there is none by how much time is left.
     planned: Option<AgeThresholds>,
     hurried: Option<AgeThresholds>,
@@ -43,8 +49,20 @@ impl Leaver {
 
     /// One whose parts are sent when they have so many bytes.
     pub fn with_parts(order: Order, part_bytes: usize) -> Leaver {
-        let (source, cursor) = (Source::new(order), Cursor::default());
-        Leaver { source, cursor, part: Vec::new(), part_bytes, planned: None, hurried: None }
+        let touched = || {
+            let mut part = vec![1; part_bytes + EXPORT_BYTES_MAX];
+            part.clear();
+            part
+        };
+        Leaver {
+            source: Source::new(order),
+            cursor: Cursor::default(),
+            part: Vec::new(),
+            part_bytes,
+            spare: (0..SPARE_PARTS).map(|_| touched()).collect(),
+            planned: None,
+            hurried: None,
+        }
     }
 
     /// Only these items travel, the others are gone with their slices.
@@ -84,6 +102,10 @@ impl Leaver {
             }
             source::Step::Look(stamp) => source.looked(now, store.all_have_left(stamp)),
             source::Step::Export => {
+                if self.part.capacity() == 0 {
+                    let fresh = || Vec::with_capacity(self.part_bytes + EXPORT_BYTES_MAX);
+                    self.part = self.spare.pop().unwrap_or_else(fresh);
+                }
                 let more = store.export(prefix, cursor, second(now), &mut self.part);
                 if !more || self.part.len() >= self.part_bytes {
                     return self.part_is_complete(now, more);
@@ -113,10 +135,12 @@ impl Leaver {
     fn part_is_complete(&mut self, now: Instant, more: bool) -> Advance<source::Step> {
         self.cursor.end_part();
         let part = std::mem::take(&mut self.part);
-        let heading = Part::read(&part).expect("what is exported reads").heading;
+        debug_assert!(Part::read(&part).is_ok(), "what is exported reads");
+        let heading = Part::resume(&part, 0).heading;
         let (slice, number, last) = (heading.slice, heading.number, heading.last);
         self.source.exported(now, Exported { slice, number, last, bytes: part.len(), more });
-        say(Request::Part(&part))
+        // As `Request::Part` is encoded, without a copy.
+        Advance::Say { kind: kind::PART, payload: part }
     }
 }
 

@@ -68,7 +68,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-mod kind {
+pub(crate) mod kind {
     pub const BEGIN: u8 = 32;
     pub const PART: u8 = 33;
     pub const GONE: u8 = 34;
