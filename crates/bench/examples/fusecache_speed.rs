@@ -1,6 +1,9 @@
 //! FuseCache beside a heap merge and a sort, on lists that do not fit any CPU cache.
 //!
-//!     cargo run --release -p mbal-bench --example fusecache_speed
+//!     cargo run --release -p mbal-bench --example fusecache_speed [-- sizes]
+//!
+//! `sizes`: lists as a resize has them (samples of ten servers in ten classes, whole lists of a pool), within what fits, beside a walk
+//! through all of them sorted. No file is written.
 //!
 //! 1,000 lists of a million ages (4 GB), the hottest million, for lists that are alike and for
 //! adversarial splits; then smaller k and n, to fit the growth. All answers are compared.
@@ -9,7 +12,7 @@
 #[path = "../../pure/sketch/examples/support/mod.rs"]
 mod support;
 
-use mbal_elastic::{Age, fuse_counting};
+use mbal_elastic::{Age, Weighed, fuse_counting, fuse_weighed};
 use mbal_sketch::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,6 +37,67 @@ const SPLITS: [(&str, Shape); 5] = [
 ];
 
 fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("sizes") => sizes(),
+        _ => speed(),
+    }
+}
+
+/// A walk through all items sorted by age, to the first that does not fit.
+fn walk(lists: &[Weighed], room: u64) -> Vec<usize> {
+    let mut all: Vec<(Age, u32)> = Vec::with_capacity(lists.iter().map(|one| one.0.len()).sum());
+    for (list, (ages, _)) in lists.iter().enumerate() {
+        all.extend(ages.iter().map(|&age| (age, list as u32)));
+    }
+    all.sort_unstable();
+    let (mut items, mut left) = (vec![0; lists.len()], room);
+    for (_, list) in all {
+        let Some(less) = left.checked_sub(lists[list as usize].1) else { break };
+        left = less;
+        items[list as usize] += 1;
+    }
+    items
+}
+
+fn sizes() {
+    println!(
+        "| lists, ages of each | ages, MB | fuse, ms | sorted, ms; MB more | times |\n|---|---|---|---|---|"
+    );
+    for (lists, len) in [(100, 820), (10, 100_000), (10, 1_000_000), (100, 1_000_000)] {
+        let mut ages: Vec<Age> = vec![0; lists * len];
+        for (list, ages) in ages.chunks_mut(len).enumerate() {
+            fill(ages, list, (list as f64 * 50.0, 4.0e6 / len as f64));
+        }
+        // Classes of sizes from 64 bytes on.
+        let weighed = |(list, ages)| (ages, 64 + 60 * (list % 10) as u64);
+        let weighed: Vec<Weighed> = ages.chunks(len).enumerate().map(weighed).collect();
+        let room =
+            weighed.iter().map(|(ages, weight)| ages.len() as u64 * weight).sum::<u64>() * 2 / 3;
+        let timed = |work: &dyn Fn() -> Vec<usize>| {
+            let mut all: Vec<(f64, Vec<usize>)> = (0..ROUNDS)
+                .map(|_| {
+                    let start = Instant::now();
+                    let items = work();
+                    (start.elapsed().as_secs_f64() * 1e3, items)
+                })
+                .collect();
+            all.sort_by(|one, other| one.0.total_cmp(&other.0));
+            all.swap_remove(ROUNDS / 2)
+        };
+        let fuse = || fuse_weighed(&weighed, room).iter().map(|pick| pick.items).collect();
+        let ((fused_ms, fused), (sorted_ms, sorted)) =
+            (timed(&fuse), timed(&|| walk(&weighed, room)));
+        assert_eq!(fused, sorted, "both pick the same");
+        let (mb, times) = ((lists * len) as f64 / 1e6, sorted_ms / fused_ms);
+        println!(
+            "| {lists}, {len} | {:.1} | {fused_ms:.3} | {sorted_ms:.1}; {:.1} | {times:.0} |",
+            4.0 * mb,
+            8.0 * mb
+        );
+    }
+}
+
+fn speed() {
     let mut ages: Vec<Age> = vec![0; LISTS * AGES];
     let mut rows = String::from("split,method,k,n,ms_median,ms_least,ms_most,rounds,probes\n");
     for (split, shape) in SPLITS {

@@ -5,6 +5,7 @@
 //! way at once.
 
 use crate::Age;
+use crate::fusecache::Weighed;
 
 /// One list's search: outwards from where the cut is guessed, in doubling steps, then by halving.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +91,7 @@ impl Cuts {
     /// `before`, or the window's end. O(log of the distance from the guess) each.
     pub fn search(
         &mut self,
-        lists: &[&[Age]],
+        lists: &[Weighed],
         before: impl Fn(Age) -> bool,
     ) -> impl Iterator<Item = usize> {
         self.open.clear();
@@ -100,7 +101,7 @@ impl Cuts {
             self.probes += self.open.len();
             for (at, age) in &mut self.open {
                 let cut = &self.cuts[*at as usize];
-                *age = lists[cut.list as usize][cut.next()];
+                *age = lists[cut.list as usize].0[cut.next()];
             }
             let cuts = &mut self.cuts;
             self.open.retain(|&(at, age)| {
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn every_cut_is_where_a_scan_finds_it() {
         let ages: Vec<Age> = vec![1, 2, 2, 2, 5, 9, 9, 12, 40, 41, 41];
-        let lists = [&ages[..]];
+        let lists = [(&ages[..], 1)];
         for limit in 0..45 {
             for (low, high) in [(0, 11), (2, 9), (4, 5), (3, 3)] {
                 let scanned = (low..high).find(|at| ages[*at] >= limit).unwrap_or(high);
@@ -139,7 +140,7 @@ mod tests {
         let ages: Vec<Age> = (0..1_000_000).collect();
         let mut cuts = Cuts::default();
         cuts.add(0, 0, ages.len(), 499_990);
-        assert_eq!(cuts.search(&[&ages], |age| age < 500_000).next(), Some(500_000));
+        assert_eq!(cuts.search(&[(&ages, 1)], |age| age < 500_000).next(), Some(500_000));
         assert!(cuts.probes <= 8, "{}", cuts.probes);
     }
 }

@@ -1,5 +1,5 @@
 //! FuseCache: how many items to take from each of k lists, sorted by age, so that together they
-//! are the n youngest (ElMem, ICDCS 2018, §IV, algorithm 1).
+//! are the n youngest (ElMem, ICDCS 2018, §IV, algorithm 1), or the youngest that fit.
 //!
 //! Departures from the listing, each with its test:
 //! - Medians are weighted by what is left of their lists. With lists of unequal length the plain
@@ -9,6 +9,7 @@
 //! - Every other round probes each list where the answer should be, were the lists alike (the
 //!   share still wanted of what is left), instead of in its middle. Lists that are alike then
 //!   need a handful of rounds; the rounds between keep the bound for those that are not.
+//! - Items of each list may have a weight: sizes share a server's memory, and none has a part of its own.
 
 use crate::cuts::Cuts;
 
@@ -31,6 +32,9 @@ pub struct Effort {
     pub probes: usize,
 }
 
+/// A list's ages, sorted, youngest first; and what each of its items weighs, 1 at least.
+pub type Weighed<'a> = (&'a [Age], u64);
+
 /// Picks the `n` youngest of all items; all of them where there are fewer.
 ///
 /// `lists` are sorted, youngest first. Among items of the same age the earlier lists go first:
@@ -41,7 +45,18 @@ pub fn fuse(lists: &[&[Age]], n: usize) -> Vec<Pick> {
 
 /// As [`fuse`], and what it took.
 pub fn fuse_counting(lists: &[&[Age]], n: usize) -> (Vec<Pick>, Effort) {
-    let mut search = Search::new(lists, n);
+    let weighed: Vec<Weighed> = lists.iter().map(|ages| (*ages, 1)).collect();
+    search(&weighed, n as u64)
+}
+
+/// Picks the youngest of all items, up to the first that does not fit into `room`, which is of the unit of the weights. Otherwise as [`fuse`],
+/// for n of the lightest items that fit.
+pub fn fuse_weighed(lists: &[Weighed], room: u64) -> Vec<Pick> {
+    search(lists, room).0
+}
+
+fn search(lists: &[Weighed], room: u64) -> (Vec<Pick>, Effort) {
+    let mut search = Search::new(lists, room);
     while search.wanted > 0 && search.left > search.wanted {
         search.round();
     }
@@ -51,11 +66,10 @@ pub fn fuse_counting(lists: &[&[Age]], n: usize) -> (Vec<Pick>, Effort) {
             search.taken[window.list] = window.end;
         }
     }
-    let picks = search
-        .taken
-        .iter()
-        .zip(lists)
-        .map(|(&items, list)| Pick { items, oldest: items.checked_sub(1).map(|last| list[last]) });
+    let picks = search.taken.iter().zip(lists).map(|(&items, (ages, _))| Pick {
+        items,
+        oldest: items.checked_sub(1).map(|last| ages[last]),
+    });
     (picks.collect(), search.effort)
 }
 
@@ -63,6 +77,7 @@ pub fn fuse_counting(lists: &[&[Age]], n: usize) -> (Vec<Pick>, Effort) {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     list: usize,
+    weight: u64,
     start: usize,
     end: usize,
     /// Where this round looked, and where it would cut.
@@ -71,13 +86,14 @@ struct Window {
 }
 
 struct Search<'a> {
-    lists: &'a [&'a [Age]],
+    lists: &'a [Weighed<'a>],
     taken: Vec<usize>,
     /// Lists with nothing left to decide are not here.
     windows: Vec<Window>,
-    wanted: usize,
-    left: usize,
-    probes: Vec<(Age, usize)>,
+    /// Weights: still to be picked, and of all that is not decided.
+    wanted: u64,
+    left: u64,
+    probes: Vec<(Age, u64)>,
     cuts: Cuts,
     /// Ages looked at for pivots.
     probed: usize,
@@ -85,18 +101,19 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(lists: &'a [&'a [Age]], n: usize) -> Search<'a> {
-        // No list gives more than n.
-        let windows =
-            lists.iter().enumerate().filter(|(_, list)| !list.is_empty()).map(|(list, ages)| {
-                Window { list, start: 0, end: ages.len().min(n), probe: 0, cut: 0 }
-            });
-        let windows: Vec<Window> = windows.collect();
+    fn new(lists: &'a [Weighed<'a>], wanted: u64) -> Search<'a> {
+        // No list gives more than fits, and what comes after the first item that does not is not looked at.
+        let window = |(list, &(ages, weight)): (usize, &Weighed)| {
+            let end = ages.len().min((wanted / weight + 1) as usize);
+            Window { list, weight, start: 0, end, probe: 0, cut: 0 }
+        };
+        let some = lists.iter().enumerate().filter(|(_, (ages, _))| !ages.is_empty());
+        let windows: Vec<Window> = some.map(window).collect();
         Search {
             lists,
             taken: vec![0; lists.len()],
-            wanted: n,
-            left: windows.iter().map(|window| window.end).sum(),
+            wanted,
+            left: windows.iter().map(|window| window.end as u64 * window.weight).sum(),
             probes: Vec::with_capacity(windows.len()),
             windows,
             cuts: Cuts::default(),
@@ -134,11 +151,15 @@ impl<'a> Search<'a> {
     }
 
     // The cut lies among the items as old as the pivot: the earlier lists give theirs.
-    fn take_ties(&mut self, younger_cuts: &[usize], mut ties: usize) {
+    fn take_ties(&mut self, younger_cuts: &[usize], mut ties: u64) {
         for (window, &younger) in self.windows.iter().zip(younger_cuts) {
-            let tied = ties.min(window.cut - younger);
-            self.taken[window.list] = younger + tied;
-            ties -= tied;
+            let tied = (ties / window.weight).min((window.cut - younger) as u64);
+            self.taken[window.list] = younger + tied as usize;
+            ties = match younger + (tied as usize) < window.cut {
+                // Here is the first that does not fit.
+                true => 0,
+                false => ties - tied * window.weight,
+            };
         }
         self.wanted = 0;
     }
@@ -153,14 +174,15 @@ impl<'a> Search<'a> {
         for window in &mut self.windows {
             let len = window.end - window.start;
             window.probe = window.start + ((len as f64 * share) as usize).min(len - 1);
-            self.probes.push((self.lists[window.list][window.probe], len));
+            let age = self.lists[window.list].0[window.probe];
+            self.probes.push((age, len as u64 * window.weight));
         }
         self.probed += self.probes.len();
         weighted_median(&mut self.probes, self.left)
     }
 
-    // Cuts each window behind its items that are `before`; how many of them there are.
-    fn cut_at(&mut self, guess: impl Fn(&Window) -> usize, before: impl Fn(Age) -> bool) -> usize {
+    // Cuts each window behind its items that are `before`; what these weigh.
+    fn cut_at(&mut self, guess: impl Fn(&Window) -> usize, before: impl Fn(Age) -> bool) -> u64 {
         self.cuts.clear();
         for window in &self.windows {
             let guess = guess(window).min(window.end - 1);
@@ -169,19 +191,19 @@ impl<'a> Search<'a> {
         let mut sum = 0;
         for (window, cut) in self.windows.iter_mut().zip(self.cuts.search(self.lists, before)) {
             window.cut = cut;
-            sum += cut - window.start;
+            sum += (cut - window.start) as u64 * window.weight;
         }
         sum
     }
 }
 
 /// The age at which half of `all` the weight is reached. O(probes), expected.
-fn weighted_median(mut probes: &mut [(Age, usize)], all: usize) -> Age {
+fn weighted_median(mut probes: &mut [(Age, u64)], all: u64) -> Age {
     let mut lighter = 0;
     loop {
         let middle = probes.len() / 2;
         let (younger, &mut (age, weight), older) = probes.select_nth_unstable(middle);
-        let below = lighter + younger.iter().map(|(_, weight)| weight).sum::<usize>();
+        let below = lighter + younger.iter().map(|(_, weight)| weight).sum::<u64>();
         if 2 * below >= all && !younger.is_empty() {
             probes = younger;
         } else if 2 * (below + weight) >= all || older.is_empty() {
@@ -267,6 +289,44 @@ mod tests {
             let slices: Vec<&[Age]> = lists.iter().map(Vec::as_slice).collect();
             for n in [0, 1, below(total as u64 + 2) as usize, total / 2, total, total + 3] {
                 assert_eq!(items(&slices, n), by_sorting(&lists, n), "case {case}, n {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_by_weight_equals_a_walk_through_a_full_sort() {
+        let mut bits = Random::new(3);
+        for case in 0..20_000 {
+            let mut below = |most: u64| bits.word() % most;
+            let spread = 1 << below(12);
+            let lists: Vec<(Vec<Age>, u64)> = (0..below(10))
+                .map(|_| {
+                    let len_most = 1 << below(8);
+                    let mut ages: Vec<Age> =
+                        (0..below(len_most)).map(|_| below(spread) as Age).collect();
+                    ages.sort_unstable();
+                    let weight_most = 1 << below(8);
+                    (ages, 1 + below(weight_most))
+                })
+                .collect();
+            let weighed: Vec<Weighed> =
+                lists.iter().map(|(ages, weight)| (&ages[..], *weight)).collect();
+            let all: u64 = lists.iter().map(|(ages, weight)| ages.len() as u64 * weight).sum();
+            for room in [0, 1, below(all + 2), all / 2, all.saturating_sub(1), all, all + 3] {
+                let mut sorted: Vec<(Age, usize)> = Vec::new();
+                for (list, (ages, _)) in lists.iter().enumerate() {
+                    sorted.extend(ages.iter().map(|&age| (age, list)));
+                }
+                sorted.sort_unstable();
+                let (mut fit, mut left) = (vec![0; lists.len()], room);
+                for (_, list) in sorted {
+                    let Some(less) = left.checked_sub(lists[list].1) else { break };
+                    left = less;
+                    fit[list] += 1;
+                }
+                let picked: Vec<usize> =
+                    fuse_weighed(&weighed, room).iter().map(|pick| pick.items).collect();
+                assert_eq!(picked, fit, "case {case}, room {room}");
             }
         }
     }

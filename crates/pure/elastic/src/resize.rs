@@ -2,9 +2,9 @@
 
 use mbal_model::ServerId;
 
-use crate::plan::{Inventory, SizeClass, plan_transfer};
+use crate::plan::SizeClass;
 use crate::score::{ClassAge, SHORTLIST, choose_retiring};
-use crate::{Age, Pick};
+use crate::{Age, Pick, Weighed, fuse_weighed};
 
 /// Of a server's memory that the plan fills: clients go on writing while it is carried out.
 const FILLED: f64 = 0.95;
@@ -123,10 +123,12 @@ pub fn plan_for(servers: &[ServerSample], retiring: &[ServerId]) -> Resize {
         let share = own.memory_bytes as f64 / memory as f64;
         let room = own.memory_bytes as f64 * density * FILLED;
         let classes = classes_of(own, &leaving, share);
-        let counts = counts_that_fit(&classes, room);
-        let fits = classes.iter().zip(&counts).all(|(class, count)| class.len() == *count);
-        for (class, count) in classes.iter().zip(counts) {
-            let cut = class.cut(own.server, count);
+        // The youngest that fit stay: items of all sizes share the memory. Of the same age the destination's own go first.
+        let lists: Vec<Weighed> = classes.iter().flat_map(Class::weighed).collect();
+        let picks = fuse_weighed(&lists, room as u64);
+        let fits = lists.iter().zip(&picks).all(|((ages, _), pick)| ages.len() == pick.items);
+        for (class, picks) in classes.iter().zip(picks.chunks(1 + leaving.len())) {
+            let cut = class.cut(own.server, picks);
             resize.kept_bytes += class.lists[0].bytes_of(cut.own.items);
             let carried = class.lists[1..].iter().zip(&cut.carried);
             resize.carried_bytes +=
@@ -192,42 +194,18 @@ fn resampled(sample: &ClassSample, per_item: f64) -> Vec<Age> {
     (0..points).map(|point| sample.ages[at(point).min(len - 1)]).collect()
 }
 
-/// Points of each class, if the youngest of all of them that fit stay: items of all sizes share the memory.
-fn counts_that_fit(classes: &[Class], room: f64) -> Vec<usize> {
-    let mut all: Vec<(Age, usize, f64)> = Vec::new();
-    for (at, class) in classes.iter().enumerate() {
-        for list in &class.lists {
-            let bytes = class.step * list.item_bytes;
-            all.extend(list.ages.iter().map(|age| (*age, at, bytes)));
-        }
-    }
-    all.sort_unstable_by_key(|(age, at, _)| (*age, *at));
-    let (mut counts, mut filled) = (vec![0; classes.len()], 0.0);
-    for (_, at, bytes) in all {
-        filled += bytes;
-        if filled > room {
-            break;
-        }
-        counts[at] += 1;
-    }
-    counts
-}
-
 impl Class {
-    fn len(&self) -> usize {
-        self.lists.iter().map(|list| list.ages.len()).sum()
+    fn weighed(&self) -> impl Iterator<Item = Weighed<'_>> {
+        let weight = |list: &Points| ((self.step * list.item_bytes) as u64).max(1);
+        self.lists.iter().map(move |list| (&list.ages[..], weight(list)))
     }
 
-    fn cut(&self, destination: ServerId, room: usize) -> Cut {
-        let arriving = self.lists[1..].iter().map(|list| (list.server, list.ages.as_slice()));
-        let (own, class) = (self.lists[0].ages.as_slice(), self.class);
-        let inventory = Inventory { destination, class, room, own, arriving: arriving.collect() };
-        let transfer = plan_transfer(&inventory);
+    /// `picks`: of each list.
+    fn cut(&self, destination: ServerId, picks: &[Pick]) -> Cut {
         // One age for all lists. A list whose items of that age were not taken ends before it.
-        let oldest = transfer.carried.iter().map(|(_, pick)| pick.oldest);
-        let oldest = oldest.chain([transfer.own_kept.checked_sub(1).map(|last| own[last])]).max();
-        let bound = oldest.flatten().map_or(0, |oldest| oldest.saturating_add(1));
-        let kept = |list: &Points, pick: Pick| {
+        let oldest = picks.iter().filter_map(|pick| pick.oldest).max();
+        let bound = oldest.map_or(0, |oldest| oldest.saturating_add(1));
+        let kept = |(list, pick): (&Points, &Pick)| {
             let items = (pick.items as f64 * self.step).round() as u64;
             let Some(next) = list.ages.get(pick.items) else {
                 return Kept { items, younger_than: Age::MAX, tied: 0 };
@@ -238,17 +216,10 @@ impl Class {
             let tied = (taken as f64 / all as f64 * 65_536.0) as u16;
             Kept { items, younger_than: bound.min(*next), tied }
         };
-        let kept_of_own = Pick {
-            items: transfer.own_kept,
-            oldest: transfer.own_kept.checked_sub(1).map(|last| own[last]),
-        };
-        let carried = self.lists[1..].iter().zip(&transfer.carried);
-        Cut {
-            destination,
-            class,
-            own: kept(&self.lists[0], kept_of_own),
-            carried: carried.map(|(list, (id, pick))| (*id, kept(list, *pick))).collect(),
-        }
+        let mut all = self.lists.iter().zip(picks);
+        let own = kept(all.next().expect("its own list is the first"));
+        let carried = all.map(|both| (both.0.server, kept(both))).collect();
+        Cut { destination, class: self.class, own, carried }
     }
 }
 
