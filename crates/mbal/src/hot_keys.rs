@@ -44,7 +44,7 @@ pub fn table(told: &HotKeys, count: usize) -> String {
         let _ = writeln!(
             out,
             "{reads:>10.0} {copy_reads:>10.0} {writes:>10.0} {ratio:>7}  {:<7} {:>5}  {servers:<15} {}",
-            in_a_word(*state),
+            in_a_word(*state, told.status.told.mode),
             key.server,
             key.report.key,
         );
@@ -86,8 +86,10 @@ fn servers(copies: &[u16]) -> String {
     numbers.join(",")
 }
 
-fn in_a_word(state: Option<HotState>) -> &'static str {
+fn in_a_word(state: Option<HotState>, mode: HotMode) -> &'static str {
     match state {
+        // However often it is read.
+        None if mode == HotMode::Off => "-",
         None => "cold",
         Some(HotState::HotPending) => "pending",
         Some(HotState::Hot) => "hot",
@@ -112,10 +114,11 @@ pub fn of_key(key: &str, server: ServerId, told: &HotKeys) -> String {
         None if one.report.is_write_hot(told.status.told.mode) => {
             format!("{rates}: cold, it is written too often for copies\n")
         }
+        None if told.status.told.mode == HotMode::Off => format!("{rates}\n"),
         None => format!("{rates}: cold, no copies\n"),
         Some(_) => format!(
             "{rates}: {} for {} s, gamma {}, copies on servers {}\n",
-            in_a_word(*state),
+            in_a_word(*state, told.status.told.mode),
             copied_ms / 1000,
             one.report.gamma(),
             servers(copies),
@@ -162,6 +165,13 @@ hot keys are copied atomic, lease 1000 ms; T is 24700/s: 1 key with 3 copies
 ";
         assert_eq!(table(&told(), 10), expected);
         assert_eq!(table(&told(), 1).lines().count(), 3);
+        // Nobody looks whether it is hot.
+        let mut off = told();
+        off.status.told.mode = HotMode::Off;
+        assert!(table(&off, 10).contains(" -       "), "{}", table(&off, 10));
+        assert!(!table(&off, 10).contains("cold"));
+        let said = "read 900/s, written 0/s; hot keys are not copied\n";
+        assert_eq!(of_key("a%20b", ServerId(1), &off), said);
     }
 
     #[test]

@@ -74,8 +74,9 @@ TABLE
                      to the home
   r:w                reads for each write: each copy of a key needs 12 of them
                      in mode atomic, the default, and 3 in async
-  state              cold: not copied; pending: copies are made or renewed;
-                     hot: clients are told of copies; cooling: copies go
+  state              -: no key is copied; cold: this one is not; pending: copies
+                     are made or renewed; hot: clients are told of copies;
+                     cooling: copies go
   copies             the servers that have copies; their number is gamma
   home               the server that has the original
 

@@ -369,7 +369,7 @@ function showMoves({ status, scale }) {
     $("resize"),
     scale.state === "idle"
       ? `No resize was asked for.${none}`
-      : `Resize ${scale.number} to ${scale.servers} servers${scale.dry_run ? " (dry run)" : ""}: ${scale.state}, ${percent(scale.part_done, 1)} moved, ${bytes(scale.bytes)} carried.${left}${retired}${none}`,
+      : `To ${counted(scale.servers, "server", "servers")}${scale.dry_run ? " (dry run)" : ""}: ${scale.state}, ${percent(scale.part_done, 1)} moved, ${bytes(scale.bytes)} carried.${left}${retired}${none}`,
   );
 }
 
