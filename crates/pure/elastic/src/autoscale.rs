@@ -53,13 +53,16 @@ pub struct ScalingConfig {
 }
 
 impl ScalingConfig {
-    /// The fewest servers at which the hit ratio is expected that `rate` needs.
-    fn servers_for(&self, rate: f64, forecast: &Forecast) -> usize {
-        let wanted = hit_ratio_min(rate * self.headroom, self.rate_db);
-        // Beyond what recent requests could hit at any size, memory is no help.
-        let bytes = forecast.bytes_for(wanted.min(0.995 * forecast.hit_ratio_most()));
-        (bytes.unwrap_or(0).div_ceil(self.server_bytes) as usize)
-            .clamp(self.servers_least, self.servers_most)
+    /// The fewest servers at which the hit ratio is expected that `rate` needs. Where no size has it, as many as help, and no fewer than
+    /// there are: the database has too much to do, and a curve that knows only the last minute promises too little of any size.
+    fn servers_for(&self, rate: f64, demand: &Demand) -> usize {
+        let forecast = demand.forecast;
+        let (wanted, most) =
+            (hit_ratio_min(rate * self.headroom, self.rate_db), forecast.hit_ratio_most());
+        let bytes = forecast.bytes_for(wanted.min(0.995 * most)).unwrap_or(0);
+        let least = if most < wanted { demand.servers } else { 0 };
+        let servers = (bytes.div_ceil(self.server_bytes) as usize).max(least);
+        servers.clamp(self.servers_least, self.servers_most)
     }
 }
 
@@ -99,7 +102,7 @@ impl Reactive {
 
 impl Autoscaler for Reactive {
     fn decide(&mut self, demand: &Demand) -> Wish {
-        let wanted = self.config.servers_for(demand.rate, demand.forecast);
+        let wanted = self.config.servers_for(demand.rate, demand);
         wish(self.hysteresis.settle(wanted), &self.config, demand.forecast)
     }
 
@@ -155,7 +158,7 @@ impl Predictive {
 impl Autoscaler for Predictive {
     fn decide(&mut self, demand: &Demand) -> Wish {
         let rate = self.foresee(demand.minute, demand.rate).max(demand.rate);
-        let wanted = self.config.servers_for(rate, demand.forecast);
+        let wanted = self.config.servers_for(rate, demand);
         wish(self.hysteresis.settle(wanted), &self.config, demand.forecast)
     }
 
@@ -243,6 +246,22 @@ mod tests {
         let forecast = forecast();
         let servers = decide(&mut Reactive::new(config()), &forecast, 0, 1e9);
         assert!((2..20).contains(&servers), "{servers}");
+    }
+
+    #[test]
+    fn where_no_size_is_enough_no_server_is_to_leave() {
+        let mut distances = StackDistances::new(2_048);
+        // Read once each: nothing is known of any of them.
+        (0..500_u64).for_each(|i| distances.observe(mix(i), 100));
+        let forecast = Forecast::of(distances.by_bytes());
+        let of = |rate| {
+            let demand = Demand { minute: 0, rate, forecast: &forecast, servers: 4 };
+            let policies: [Box<dyn Autoscaler>; 2] =
+                [Box::new(Reactive::new(config())), Box::new(Predictive::new(config(), 30))];
+            policies.map(|mut policy| policy.decide(&demand).servers)
+        };
+        assert_eq!(of(1_000.0), [4, 4]);
+        assert_eq!(of(90.0), [1, 1], "a database that bears all needs no cache");
     }
 
     #[test]
