@@ -264,6 +264,15 @@ fn named<T: Copy>(names: &[(&str, T)], text: &str) -> Result<T, String> {
     })
 }
 
+impl RingServer {
+    /// As it stands in a list: what is parsed from it is the same.
+    pub fn entry(&self) -> String {
+        let weight = if self.weight == 1 { String::new() } else { format!(":{}", self.weight) };
+        let name = self.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+        format!("{self}{weight}{name}")
+    }
+}
+
 impl fmt::Display for RingServer {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         if self.host.contains(':') {

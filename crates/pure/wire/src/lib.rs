@@ -21,6 +21,7 @@ mod peer;
 mod printable;
 mod reply;
 mod request;
+mod switching;
 mod text;
 mod udp;
 mod words;
@@ -46,6 +47,10 @@ pub use reply::{
 pub use request::{
     Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,
     Shutdown, Storage, Tune, Verb, Walk,
+};
+pub use switching::{
+    SWITCH, SWITCH_AT_WORK, SWITCH_IN_DOUBT, SWITCH_KEYS_MAX, SWITCH_LINE_BYTES_MAX, SwitchLine,
+    SwitchOrder, SwitchReply, SwitchSession, SwitchStep, SwitchWritten,
 };
 pub use udp::{DATAGRAM_BYTES_MAX, datagrams, parse_datagram};
 pub use words::{LINE_BYTES_MAX, Tokens, next_word, words_of};
