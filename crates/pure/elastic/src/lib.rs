@@ -17,6 +17,7 @@ mod resize;
 mod resizing;
 mod schedule;
 mod score;
+pub mod switch;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
 pub use forecast::{Forecast, Measured};

@@ -174,6 +174,33 @@ pub enum Fault {
     RestartForgetsPromises,
     /// 3: `flush_all` ends the copies of one proxy alone.
     FlushNotPassed,
+    // Rules of a switch of a pool that is written to (docs/design/switching.md).
+    /// 3: a key that is written while it moves is not copied again.
+    WritesUntold,
+    /// 3: a key whose write has no known outcome is copied.
+    LostWritesUntold,
+    /// 3: writes go on at the old place while others read at the new one.
+    WritesDoNotHold,
+    /// 3: a proxy says that it holds before its writes that are under way are answered.
+    HeldInFlight,
+    /// 3: a proxy that starts again serves by the list that it had, whatever was under way.
+    RestartForgetsSwitch,
+    /// 3: a proxy does what an earlier tool has asked, when another one has begun.
+    EarlierToolHeard,
+    /// 3: keys are copied before servers have executed what earlier connections have brought.
+    CopiedAtOnce,
+    /// 3: what stands at the new place is left there, though nobody has copied it.
+    StraysStay,
+    /// 3: the copier reads the old place, and takes no lease at the new one.
+    CopiedWithoutLease,
+    /// 3: one proxy writes at the new place before all read there.
+    EndedBeforeAllTurned,
+    /// 3: proxies turn before the last keys that were written are copied.
+    TurnedBeforeCopied,
+    /// 3: a cas number of the old place is taken at the new one.
+    OldCasTaken,
+    /// 2: what was filled by a switch is taken for what was there before.
+    SwitchForgetsFilled,
     // Rules of hot keys' copies (docs/design/hotkeys.md), by the invariant that they keep.
     /// 3: a shadow takes an older version of a copy for a newer one.
     OlderCopyTaken,
