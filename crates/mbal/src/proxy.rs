@@ -14,10 +14,11 @@ use discover::Discovery;
 use clap::{Args, Command, FromArgMatches};
 use mbal_proxy::{
     Dialect, Distribution, KeyHash, Limits, Peers, Replication, RingServer, Settings,
+    SwitchSettings,
 };
 use mbal_server::{
-    ClientCertificate, Listen, ProxyConfig, Source, TlsSettings, UnixSocket, Upstreams, XdpConfig,
-    log, resolve, start_proxy,
+    ClientCertificate, Listen, ProxyConfig, Source, TOKEN_BYTES_MIN, TlsSettings, UnixSocket,
+    Upstreams, UpstreamsFile, XdpConfig, log, resolve, start_proxy, token_of,
 };
 
 use crate::config;
@@ -85,14 +86,8 @@ pub struct ProxyFlags {
     #[arg(required_unless_present_any = ["upstreams_file", "twemproxy", "discover"])]
     upstream: Vec<String>,
 
-    // By hand: brackets are links in a docstring.
-    #[arg(
-        help = "Servers behind it, HOST:PORT[:WEIGHT][ NAME] a line; read again at SIGHUP",
-        long,
-        value_name = "file",
-        conflicts_with = "upstream"
-    )]
-    upstreams_file: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileFlags,
 
     /// Ask a server of a cluster for the others, by `config get cluster`: HOST:PORT, several by comma. Placed as --placement says
     #[arg(long, value_name = "host:port", value_delimiter = ',')]
@@ -194,6 +189,60 @@ pub struct ProxyFlags {
     /// Largest item, in bytes
     #[arg(short = 'I', long, value_name = "bytes", default_value_t = 1 << 20)]
     max_item_size: usize,
+}
+
+/// The list of upstreams as a file, and who may change it.
+#[derive(Args, Debug)]
+struct FileFlags {
+    // By hand: brackets are links in a docstring.
+    #[arg(
+        help = "Servers behind it, HOST:PORT[:WEIGHT][ NAME] a line; read again at SIGHUP",
+        long,
+        value_name = "file",
+        conflicts_with = "upstream"
+    )]
+    upstreams_file: Option<PathBuf>,
+
+    /// Who knows this file's token may change the list while clients write: mbal pool resize --through
+    #[arg(long, value_name = "file", requires = "upstreams_file")]
+    resize_token_file: Option<PathBuf>,
+}
+
+impl FileFlags {
+    /// What a switch of the pool needs, and the list's file.
+    fn switch(&self) -> Result<Option<(SwitchSettings, UpstreamsFile)>, String> {
+        let Some(path) = &self.upstreams_file else { return Ok(None) };
+        let file = UpstreamsFile::new(path.clone());
+        let record = file.record();
+        let Some(token) = &self.resize_token_file else {
+            return match record.exists() {
+                true => Err(format!(
+                    "{} is there: a resize is not over. Give --resize-token-file, and run mbal pool resize again; \
+                     or delete it if all proxies have the same list",
+                    record.display()
+                )),
+                false => Ok(None),
+            };
+        };
+        let token = token_of("--resize-token-file", token)?.into_bytes();
+        if token.len() < TOKEN_BYTES_MIN || token.contains(&b' ') {
+            return Err(format!(
+                "--resize-token-file: {TOKEN_BYTES_MIN} bytes or more, without blanks"
+            ));
+        }
+        let interrupted = match record.exists() {
+            true => Some(upstreams::of_file(&record)?),
+            false => None,
+        };
+        if interrupted.is_some() {
+            let text = format!(
+                "mbal proxy: {} is there: keys that move are not served until mbal pool resize is run again",
+                record.display()
+            );
+            log::warn("resize_not_over", &text);
+        }
+        Ok(Some((SwitchSettings { token, interrupted }, file)))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -303,7 +352,7 @@ impl ProxyFlags {
             let pool = self.pool.clone();
             return Ok(Box::new(move || twemproxy::servers(&path, pool.as_deref())));
         }
-        if let Some(path) = self.upstreams_file.clone() {
+        if let Some(path) = self.files.upstreams_file.clone() {
             return Ok(Box::new(move || upstreams::of_file(&path)));
         }
         if !self.discover.is_empty() {
@@ -332,7 +381,14 @@ impl ProxyFlags {
     }
 
     fn config(&self) -> Result<ProxyConfig, String> {
-        let upstreams = Upstreams::read(self.source()?)?;
+        let mut upstreams = Upstreams::read(self.source()?)?;
+        let switch = match self.files.switch()? {
+            Some((switch, file)) => {
+                upstreams = upstreams.with_file(file, switch.interrupted.is_some());
+                Some(switch)
+            }
+            None => None,
+        };
         let reason = |refused: Refused| refused.reason;
         let port = match (self.port, self.udp_port) {
             (None, 0) => PORT,
@@ -377,6 +433,7 @@ impl ProxyFlags {
                     sampling: SAMPLING,
                 }),
                 peers,
+                switch,
                 doubt: DOUBT,
                 pid: std::process::id(),
                 started_at: started_at(),

@@ -47,6 +47,7 @@ mod side_doors;
 mod started;
 mod starting;
 mod stderr_lines;
+mod switch_file;
 mod telling;
 mod tls;
 mod tls_links;
@@ -70,6 +71,7 @@ pub use proxying::{ProxyConfig, RunningProxy, XdpConfig, start_proxy};
 pub use secrets::{TOKEN_BYTES_MIN, TokenFile, random_word, secret_of, token_left, token_of};
 pub use serving::{Running, Server, files_wanted};
 pub use starting::Starting;
+pub use switch_file::UpstreamsFile;
 pub use upstreams::{Source, Upstreams, resolve};
 
 /// The lowest and the highest version of the links' protocol that this program speaks.

@@ -173,6 +173,7 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     };
     let (look_again, looks) = mpsc::sync_channel(LOOKS_MAX);
     let names = look_again.clone();
+    let tasks = look_again.clone();
     // One question at a time: each that comes meanwhile finds its answer in that one's.
     let is_asked = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&is_asked);
@@ -182,9 +183,12 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
             names.try_send(Look::Names).unwrap_or(());
         }
     };
+    // A thread of its own does it. Where that has too much to do, the tool gives up.
+    let switch_tasks = move |task| tasks.try_send(Look::Switch(task)).unwrap_or(());
     let mut event_loop =
         ProxyLoop::new(proxy, doors, dialed, mailbox.clone(), Arc::clone(&tally), clock)
             .map(|event_loop| event_loop.with_names(Box::new(names_wanted)))
+            .map(|event_loop| event_loop.with_switch_tasks(Box::new(switch_tasks)))
             .and_then(|event_loop| event_loop.with_datagrams(datagrams))
             .and_then(|event_loop| event_loop.with_peers(peer_doors, &others))
             .map_err(StartError::System)?;

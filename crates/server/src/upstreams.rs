@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use mbal_proxy::RingServer;
+use mbal_proxy::{RingServer, SwitchTask, SwitchWork};
 use mbal_reactor::{Mailbox, NOWHERE, ProxyLetter, process};
 
 use crate::log;
+use crate::switch_file::UpstreamsFile;
 
 /// More in a pool are a mistake of whoever lists them.
 const UPSTREAMS_MAX: usize = 4096;
@@ -30,6 +31,10 @@ pub struct Upstreams {
     stay: bool,
     /// When names were looked up last.
     named_at: Instant,
+    /// Where the list is, if a switch may change it.
+    file: Option<UpstreamsFile>,
+    /// A switch is under way: no other list is followed.
+    is_held: bool,
 }
 
 impl Upstreams {
@@ -40,7 +45,63 @@ impl Upstreams {
             warn_of_name(server);
         }
         let named_at = Instant::now();
-        Ok(Upstreams { source, known, failed: None, stay: false, named_at })
+        let (failed, stay, file, is_held) = (None, false, None, false);
+        Ok(Upstreams { source, known, failed, stay, named_at, file, is_held })
+    }
+
+    /// A switch may change the list, which is this file's; one is under way if `is_held`.
+    pub fn with_file(mut self, file: UpstreamsFile, is_held: bool) -> Upstreams {
+        (self.file, self.is_held) = (Some(file), is_held);
+        self
+    }
+
+    /// Does what a switch of the pool needs.
+    fn switch(
+        &mut self,
+        work: SwitchWork,
+        mailbox: &Mailbox<ProxyLetter>,
+        descriptors: Descriptors,
+    ) -> Result<(), String> {
+        let file = self.file.clone().ok_or("it has no --upstreams-file")?;
+        let placed = |known: &[Placed], list: &[RingServer]| {
+            placed(list.to_vec(), known, look_up).and_then(|next| all_known(next, known))
+        };
+        match work {
+            SwitchWork::Resolve(list) => {
+                placed(&self.known, &list)?;
+                file.is_writable()
+            }
+            SwitchWork::Record(list) => {
+                file.set_record(&list)?;
+                self.is_held = true;
+                log::info("resize_holds", "mbal proxy: a resize is about to change the upstreams");
+                Ok(())
+            }
+            SwitchWork::Follow(list) => {
+                let next = placed(&self.known, &list)?;
+                self.follow(next, mailbox, descriptors);
+                Ok(())
+            }
+            SwitchWork::Save(list) => {
+                file.save(&list)?;
+                self.is_held = false;
+                log::info(
+                    "resize_over",
+                    "mbal proxy: the resize is over: it has the new upstreams",
+                );
+                Ok(())
+            }
+            SwitchWork::Restore(list) => {
+                if self.servers() != list {
+                    let next = placed(&self.known, &list)?;
+                    self.follow(next, mailbox, descriptors);
+                }
+                file.forget()?;
+                self.is_held = false;
+                log::info("resize_undone", "mbal proxy: the resize was taken back");
+                Ok(())
+            }
+        }
     }
 
     /// They do not change any more: other proxies take them for what they were.
@@ -62,6 +123,11 @@ impl Upstreams {
         if self.stay {
             let text =
                 "mbal proxy: with --peers the upstreams stay as they are until it starts again";
+            return log::warn("upstreams_not_read", text);
+        }
+        if self.is_held {
+            let text = "mbal proxy: the upstreams stay as they are until a resize is over: \
+                        run mbal pool resize again";
             return log::warn("upstreams_not_read", text);
         }
         let before = &self.known;
@@ -172,6 +238,14 @@ pub(crate) fn follow(
                     names_asked.store(false, Relaxed);
                     upstreams.name_again(&mailbox, descriptors);
                 }
+                Ok(Look::Switch(SwitchTask { number, work })) => {
+                    let result = upstreams.switch(work, &mailbox, descriptors);
+                    // Behind the list, if there is one.
+                    mailbox.post(ProxyLetter::Do(Box::new(move |proxy| {
+                        let now = proxy.now();
+                        proxy.switch_done(now, number, result);
+                    })));
+                }
                 Ok(Look::All) | Err(RecvTimeoutError::Timeout) => {
                     polled = Instant::now();
                     upstreams.again(&mailbox, descriptors);
@@ -185,12 +259,14 @@ pub(crate) fn follow(
 }
 
 /// What is looked for again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// Which upstreams there are, and where.
     All,
     /// Where they are.
     Names,
+    /// Nothing: something is to be done for a switch of the pool.
+    Switch(SwitchTask),
 }
 
 /// A newcomer that nobody knows is a slip of the pen, or comes later.

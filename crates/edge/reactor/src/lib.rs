@@ -66,7 +66,7 @@ pub use mailbox::Mailbox;
 pub use mapping::Mapping;
 pub use migrator::{Migrator, MigratorEvent, MoveHandler, Said as MoveSaid};
 pub use output::RECEIVE_BYTES;
-pub use proxy_loop::{KernelPlane, NOWHERE, NamesWanted, ProxyLoop};
+pub use proxy_loop::{KernelPlane, NOWHERE, NamesWanted, ProxyLoop, SwitchTasks};
 pub use tally::Tally;
 pub use tls::{ClientCertificate, Load, TlsDoor};
 pub use tls_acceptor::TlsAcceptor;

@@ -19,7 +19,7 @@ use std::time::Duration;
 use datagrams::{DATAGRAMS, Datagrams};
 use lingering::{LINGERING, Lingering};
 use mbal_model::Instant;
-use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer};
+use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer, SwitchTask};
 
 use entrance::Entrance;
 use socket::{Socket, send};
@@ -50,6 +50,9 @@ pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED
 /// Hears that a connection to an upstream is gone: its name may lead elsewhere now.
 pub type NamesWanted = Box<dyn Fn() + Send>;
 
+/// Begins what a switch of the pool needs, and says later that it is done.
+pub type SwitchTasks = Box<dyn Fn(SwitchTask) + Send>;
+
 /// Does what the kernel's data plane is to do, with where each upstream is dialed, by its number. Nothing else happens meanwhile.
 pub type KernelPlane = Box<dyn FnMut(Vec<KernelChange>, &[SocketAddr]) + Send>;
 
@@ -64,6 +67,7 @@ pub struct ProxyLoop {
     peer_doors: ListeningSockets,
     kernel: Option<KernelPlane>,
     names_wanted: Option<NamesWanted>,
+    switch_tasks: Option<SwitchTasks>,
     tally: Arc<Tally>,
     clock: Clock,
     /// By upstream, and the other proxies behind them, twice.
@@ -102,6 +106,7 @@ impl ProxyLoop {
             peer_doors: ListeningSockets::new(Vec::new(), PEER_DOORS),
             kernel: None,
             names_wanted: None,
+            switch_tasks: None,
             tally,
             clock,
             addresses,
@@ -136,6 +141,18 @@ impl ProxyLoop {
     pub fn with_names(mut self, wanted: NamesWanted) -> ProxyLoop {
         self.names_wanted = Some(wanted);
         self
+    }
+
+    /// `tasks` gets what a switch of the pool needs.
+    pub fn with_switch_tasks(mut self, tasks: SwitchTasks) -> ProxyLoop {
+        self.switch_tasks = Some(tasks);
+        self
+    }
+
+    fn give_switch_task(&mut self) {
+        if let (Some(task), Some(tasks)) = (self.proxy.take_switch_task(), &self.switch_tasks) {
+            tasks(task);
+        }
     }
 
     fn ask_for_names(&self) {
@@ -414,6 +431,7 @@ impl ProxyLoop {
                     Action::CutOff(client) => self.close(client),
                     Action::Pause(client) => self.pause(client, true),
                     Action::Resume(client) => self.pause(client, false),
+                    Action::Switch => self.give_switch_task(),
                 }
             }
             self.tell_kernel();

@@ -128,6 +128,9 @@ pub(crate) fn stats(all: &Stats, backend: &Backend, ledger: &Ledger) -> Vec<u8> 
     for (name, value) in all.as_memcached() {
         stat(name, &value.to_string());
     }
+    if let Some(state) = backend.switching.state() {
+        stat("resize", state);
+    }
     stat("leaving", &all.leaving.to_string());
     stat("hot_keys", &backend.hot.table.len().to_string());
     if let Some(peers) = backend.peering.peers() {

@@ -84,6 +84,11 @@ impl Proxy {
     #[inline]
     fn take_reply(&mut self, conn: usize, reply: &[u8]) {
         let (backend, ledger) = (&mut self.backend, &mut self.ledger);
+        if backend.switching.notes_writes()
+            && let Some((key, base64)) = backend.upstreams.conn(conn).next_written()
+        {
+            backend.switching.wrote(key, base64);
+        }
         let this = backend.upstreams.conn_mut(conn);
         this.input.scanned = 0;
         this.has_answered = true;
@@ -174,6 +179,9 @@ impl Proxy {
                 self.sessions.answer(client, number, ledger, push);
             }
             Who::Part { client, number, part, .. } => {
+                if backend.switching.touches_any() {
+                    backend.switching.touched((client, number, part), false);
+                }
                 let spare = &mut ledger.spare;
                 let merge = self.sessions.merged(client, number, |merge| {
                     if asked.renamed {
@@ -360,7 +368,10 @@ impl Proxy {
                 let push = |out: &mut Vec<u8>| asked.push_error(out, error);
                 self.sessions.answer(client, number, ledger, push);
             }
-            Who::Part { client, number, .. } => {
+            Who::Part { client, number, part, .. } => {
+                if self.backend.switching.touches_any() {
+                    self.backend.switching.touched((client, number, part), true);
+                }
                 ledger.counters.errors += 1;
                 let merge = self.sessions.merged(client, number, |merge| merge.lost(error));
                 if let Some(merge) = merge {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use mbal_model::KEY_BYTES_MAX;
-use mbal_wire::{Admin, Chunk, Meta, ReplyKind, Request, next_word};
+use mbal_wire::{Admin, Chunk, Meta, ReplyKind, Request, Storage, Verb, next_word};
 
 use crate::administering::{self, NOT_HERE, Voice};
 use crate::backend::Backend;
@@ -14,9 +14,10 @@ use crate::hot::Reader;
 use crate::inflight::{Hide, InFlight, Who};
 use crate::naming::push_name;
 use crate::proxy::Proxy;
-use crate::refusal::{BAD_FORMAT, DOWN};
+use crate::refusal::{BAD_FORMAT, DOWN, SWITCHING};
 use crate::replies::Slot;
 use crate::steering::Steered;
+use crate::switching::Passage;
 
 const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
@@ -104,6 +105,28 @@ impl Proxy {
         let (key, base64) = request.key().expect("it has a key");
         let touches = matches!(request, Request::Get(get) if get.touch.is_some());
         let may_write = form.writes || touches;
+        let mut form = form;
+        if self.backend.switching.is_active() {
+            let compares = compares(request);
+            let (switching, now) = (&self.backend.switching, self.ledger.now);
+            match switching.passage(key, base64, may_write, compares, now) {
+                Passage::Passes => form.writes |= touches,
+                Passage::Misses => {
+                    if let InDoubt::Said(reply) = InDoubt::of(request) {
+                        self.ledger.counters.get_misses += 1;
+                        return self.say(client, reply);
+                    }
+                }
+                Passage::Refused => return self.refuse(client, form.silent, SWITCHING),
+                Passage::Differs => {
+                    let reply = differs(request);
+                    if !form.silent {
+                        self.say(client, &reply);
+                    }
+                    return;
+                }
+            }
+        }
         let mut route = None;
         if self.backend.hot.control().is_some() {
             let is_peer = self.sessions.get(client).is_peer;
@@ -185,6 +208,10 @@ impl Proxy {
 
     /// `flush_all`, by all upstreams.
     pub(crate) fn flush(&mut self, client: u32, exptime: i32, voice: Voice<'_>) {
+        if !self.backend.switching.may_flush() {
+            let silent = matches!(voice, Voice::Text { noreply: true });
+            return self.refuse(client, silent, &voice.refused(SWITCHING));
+        }
         let this = self.sessions.get_mut(client);
         this.is_fenced = false;
         let (is_peer, binary) = (this.is_peer, voice.is_binary());
@@ -217,4 +244,35 @@ impl Proxy {
     pub(crate) fn refuse(&mut self, client: u32, silent: bool, refusal: &[u8]) {
         self.sessions.refuse(client, silent, refusal, &mut self.ledger);
     }
+}
+
+/// It is executed only if an item's cas number is that of the request.
+fn compares(request: &Request<'_>) -> bool {
+    match request {
+        Request::Store(Storage { verb, .. }) => *verb == Verb::Cas,
+        Request::MetaSet(meta, _) | Request::MetaDelete(meta) | Request::MetaArithmetic(meta) => {
+            meta.flags.has(b'C')
+        }
+        _ => false,
+    }
+}
+
+/// What a request hears whose cas number is another one.
+fn differs(request: &Request<'_>) -> Vec<u8> {
+    let (Request::MetaSet(meta, _) | Request::MetaDelete(meta) | Request::MetaArithmetic(meta)) =
+        request
+    else {
+        return b"EXISTS\r\n".to_vec();
+    };
+    let mut reply = b"EX".to_vec();
+    for word in meta.words() {
+        match word[0] {
+            b'O' => reply.extend_from_slice(&[b" ", word].concat()),
+            b'k' => reply.extend_from_slice(&[b" k", meta.key].concat()),
+            b'b' => reply.extend_from_slice(b" b"),
+            _ => {}
+        }
+    }
+    reply.extend_from_slice(b"\r\n");
+    reply
 }

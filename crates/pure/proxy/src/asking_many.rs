@@ -10,9 +10,10 @@ use crate::inflight::{Hide, InFlight, Who};
 use crate::merge::{Found, Merge, Place};
 use crate::naming::push_name;
 use crate::proxy::Proxy;
-use crate::refusal::{BAD_FORMAT, Refusal};
+use crate::refusal::{BAD_FORMAT, Refusal, SWITCHING};
 use crate::replies::Slot;
 use crate::steering::Steered;
+use crate::switching::Passage;
 
 const TOO_MANY_UPSTREAMS: &[u8] = b"SERVER_ERROR too many upstreams for one get\r\n";
 
@@ -136,6 +137,17 @@ impl Proxy {
             let bytes = key.len() as u8;
             let place = |conn: usize, name| Place { start, bytes, conn: conn as u32, name };
             let touches = get.touch.is_some();
+            if self.backend.switching.is_active() {
+                let (switching, now) = (&self.backend.switching, self.ledger.now);
+                match switching.passage(key, false, touches, false, now) {
+                    Passage::Passes | Passage::Differs => {}
+                    Passage::Misses => {
+                        self.ledger.counters.get_misses += 1;
+                        continue;
+                    }
+                    Passage::Refused => return Err(SWITCHING),
+                }
+            }
             if self.backend.hot.control().is_some() {
                 let (request, ledger) = (Request::Get(*get), &mut self.ledger);
                 match self.backend.steer(is_peer, &request, (key, false), touches, ledger) {
@@ -183,6 +195,10 @@ impl Proxy {
             for (at, place) in places.iter().enumerate() {
                 if two && round != merge.part_of(at) {
                     continue;
+                }
+                if get.touch.is_some() && self.backend.switching.notes_writes() {
+                    let of = (client, number, merge.part_of(at) as u8);
+                    self.backend.switching.touches(of, place.key(get.keys));
                 }
                 let out = self.backend.upstreams.out(place.conn as usize);
                 out.reserve(usize::from(place.bytes) + 1);

@@ -21,6 +21,7 @@ use crate::peering::Peering;
 use crate::placing::Placing;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
+use crate::switching::Switching;
 use crate::upstreams::{End, Health, Return, Upstreams};
 
 /// A longer exptime is a moment of the calendar.
@@ -33,6 +34,7 @@ pub(crate) struct Backend {
     pub notes: Notes,
     pub hot: HotKeys,
     pub peering: Peering,
+    pub switching: Switching,
 }
 
 impl Backend {
@@ -45,6 +47,7 @@ impl Backend {
             notes: Notes::default(),
             hot: HotKeys::new(settings.seed),
             peering,
+            switching: Switching::new(settings),
         }
     }
 
@@ -59,6 +62,7 @@ impl Backend {
     pub fn add_kernel(&mut self, answer_bytes_max: usize) {
         assert!(self.peering.peers().is_none(), "the kernel does not know what peers promise");
         self.hot.kernel = Some(KernelTable::new(answer_bytes_max));
+        self.switching.refuse_for_kernel();
     }
 
     pub fn take_kernel_changes(&mut self, pool_changes: u64) -> Vec<KernelChange> {
@@ -74,7 +78,10 @@ impl Backend {
     /// True if some requests wait before they are asked. Mostly none does.
     #[inline]
     pub fn may_hold(&self) -> bool {
-        self.clusters.is_any() || self.peering.is_changing() || self.hot.kernel.is_some()
+        self.clusters.is_any()
+            || self.peering.is_changing()
+            || self.hot.kernel.is_some()
+            || self.switching.is_active()
     }
 
     /// The connection to an upstream is there.
@@ -135,6 +142,9 @@ impl Backend {
         failing_since: Option<Instant>,
         ledger: &mut Ledger,
     ) -> VecDeque<InFlight> {
+        if self.switching.notes_writes() {
+            self.switching.lost(self.upstreams.conn(conn).written_keys());
+        }
         let upstream = self.upstreams.conn(conn).upstream;
         let was_of_use = self.upstreams.conn(conn).was_of_use(ledger.now);
         let waiting = self.upstreams.lose(conn, ledger);
@@ -300,6 +310,25 @@ impl Backend {
                 }
             }
         }
+    }
+
+    /// Keys with a write that may be executed late; `None`: nobody knows which.
+    pub fn in_doubt(&self) -> Option<Vec<Box<[u8]>>> {
+        let mut keys = Vec::new();
+        for conn in self.upstreams.conns() {
+            keys.extend(conn.doubts.owed()?.map(Into::into));
+        }
+        Some(keys)
+    }
+
+    /// Writes of keys that move are under way.
+    pub fn has_moving_writes(&self) -> bool {
+        self.switching.touches_any()
+            || self
+                .upstreams
+                .conns()
+                .iter()
+                .any(|conn| self.switching.any_moves(conn.written_keys()))
     }
 
     /// Everything is about to be flushed, at once or in so many seconds. Where that is asked for, and why some cannot be asked;

@@ -11,6 +11,7 @@ use crate::inflight::{Hide, InFlight, Who};
 use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::replies::Slot;
+use crate::switching::Passage;
 
 /// No reply has this status.
 const NEVER: u8 = u8::MAX;
@@ -30,6 +31,16 @@ impl Proxy {
             Command::TooLarge { key, remove: true } => (key, true),
             _ => return self.administer_binary(client, binary, raw),
         };
+        if self.backend.switching.is_active() {
+            let (switching, now) = (&self.backend.switching, self.ledger.now);
+            match switching.passage(key, false, writes, writes && frame.cas != 0, now) {
+                Passage::Passes => {}
+                Passage::Misses if frame.quiet => return,
+                Passage::Misses => return self.say_status(client, frame, Status::NotFound),
+                Passage::Refused => return self.refuse_status(client, frame),
+                Passage::Differs => return self.say_status(client, frame, Status::Exists),
+            }
+        }
         let is_peer = self.sessions.get(client).is_peer;
         let Backend { upstreams, placing, notes, hot, peering, .. } = &mut self.backend;
         let ledger = &mut self.ledger;

@@ -213,6 +213,18 @@ impl Conn {
         !self.keys.unsent().is_empty()
     }
 
+    /// The keys of writes that are not answered, each behind its length and whether it is in base64.
+    pub fn written_keys(&self) -> &[u8] {
+        self.keys.unsent()
+    }
+
+    /// The key of the next reply's request, if that writes, and whether it is in base64.
+    pub fn next_written(&self) -> Option<(&[u8], bool)> {
+        self.asked.front().filter(|asked| asked.writes)?;
+        let keys = self.keys.unsent();
+        Some((&keys[2..2 + usize::from(keys[0])], keys[1] != 0))
+    }
+
     /// What was appended to the output is a request.
     #[inline]
     pub fn ask(&mut self, asked: InFlight, written: Option<(&[u8], bool)>) {

@@ -160,6 +160,11 @@ impl Doubts {
         self.owed.insert((key, base64));
     }
 
+    /// What is owed; `None`: everything.
+    pub fn owed(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        (!self.owes_all).then(|| self.owed.iter().map(|(key, _)| &**key))
+    }
+
     /// Keys that are owed, for longer than a write may take: another server may delete them.
     pub fn take_late(&mut self, now: Instant, doubt: Duration) -> BTreeSet<Owed> {
         match self.since + doubt <= now {

@@ -1,7 +1,30 @@
 //! What can happen to a proxy, and what it asks for.
 
+use mbal_routing::ketama::RingServer;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientId(pub u32);
+
+/// What a driver is to do for a switch of the pool, and then says by [`crate::Proxy::switch_done`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchTask {
+    pub number: u64,
+    pub work: SwitchWork,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwitchWork {
+    /// Look whether all these can be dialed.
+    Resolve(Vec<RingServer>),
+    /// Write to the disk that there is a switch to this list. From now on the pool follows no other.
+    Record(Vec<RingServer>),
+    /// Change the pool, by [`crate::Proxy::change`].
+    Follow(Vec<RingServer>),
+    /// This is the list, after a restart too: no switch is on the disk any more.
+    Save(Vec<RingServer>),
+    /// Likewise; the pool is changed if it has another one.
+    Restore(Vec<RingServer>),
+}
 
 /// A connection to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,4 +79,6 @@ pub enum Action {
     /// Do not read this client until [`Action::Resume`].
     Pause(ClientId),
     Resume(ClientId),
+    /// There is a task: [`crate::Proxy::take_switch_task`].
+    Switch,
 }

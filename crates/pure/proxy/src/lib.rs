@@ -39,6 +39,7 @@ mod members;
 mod missed;
 mod placing;
 mod pool;
+mod switching;
 // Connections to upstreams.
 mod conn;
 mod doubt;
@@ -74,7 +75,7 @@ mod settings;
 
 pub use control::Replication;
 pub use counting::{ByClass, Latency};
-pub use event::{Action, ClientId, ConnId, Event};
+pub use event::{Action, ClientId, ConnId, Event, SwitchTask, SwitchWork};
 pub use kernel::{KernelChange, KernelUpstream};
 pub use mbal_balance::Threshold;
 pub use mbal_routing::Point;
@@ -82,5 +83,5 @@ pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
 pub use peers::Peers;
 pub use pool::Distribution;
 pub use proxy::Proxy;
-pub use settings::{Limits, Settings};
+pub use settings::{Limits, Settings, SwitchSettings};
 pub use stats::{Copies, Counters, Stats, UpstreamState, UpstreamStats};

@@ -33,6 +33,7 @@ impl Backend {
         ledger: &mut Ledger,
     ) -> Vec<usize> {
         assert!(!servers.is_empty(), "a pool has servers");
+        let is_filled = self.switching.is_own_list(&servers);
         // Over the connections of those that leave, too.
         self.end_all_copies(ledger);
         let before = self.placing.take_order();
@@ -69,7 +70,7 @@ impl Backend {
             order.iter().filter(|number| !before.contains(number)),
         );
         left.for_each(|number| self.leave(*number, ledger));
-        joined.for_each(|number| self.join(*number, ledger));
+        joined.for_each(|number| self.join(*number, is_filled, ledger));
         self.placing.set_order(order.clone(), &ledger.settings);
         self.place_again(ledger);
         ledger.counters.pool_changes += 1;
@@ -95,7 +96,14 @@ impl Backend {
         }
     }
 
-    fn join(&mut self, upstream: usize, ledger: &mut Ledger) {
+    /// Who `is_filled` has what there is: nothing that was written meanwhile was its own.
+    fn join(&mut self, upstream: usize, is_filled: bool, ledger: &mut Ledger) {
+        if is_filled {
+            self.upstreams.get_mut(upstream).missed = None;
+            for conn in self.upstreams.conns_of(upstream) {
+                self.upstreams.conn_mut(conn).doubts.forget();
+            }
+        }
         let this = self.upstreams.get_mut(upstream);
         let returns = self.notes.have(this.missed) && !is_planted(Fault::ReturnsUnflushed);
         (this.health, this.failures) = (Health::Ejected, 0);

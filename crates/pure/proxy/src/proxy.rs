@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use mbal_model::Instant;
+use mbal_model::planted::{Fault, is_planted};
 use mbal_routing::ketama::RingServer;
 use mbal_wire::{Limits as WireLimits, Login};
 
 use crate::backend::Backend;
 use crate::counting::ByClass;
-use crate::event::{Action, ClientId, ConnId, Event};
+use crate::event::{Action, ClientId, ConnId, Event, SwitchTask};
 use crate::kernel::KernelChange;
 use crate::ledger::Ledger;
 use crate::merge::Place;
@@ -66,7 +67,9 @@ impl Proxy {
         is_same: impl Fn(usize, usize) -> bool,
     ) -> Vec<usize> {
         self.ledger.now = now;
-        self.backend.change(servers, is_same, &mut self.ledger)
+        let order = self.backend.change(servers, is_same, &mut self.ledger);
+        self.settle_switch();
+        order
     }
 
     /// A client has connected.
@@ -84,6 +87,9 @@ impl Proxy {
     #[inline]
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
         self.ledger.now = now;
+        if self.backend.switching.is_active() && self.backend.switching.look(now) {
+            self.sessions.let_all_go_on(&self.ledger);
+        }
         match event {
             Event::Received { client, bytes } => {
                 self.ledger.counters.bytes_read += bytes.len() as u64;
@@ -111,6 +117,9 @@ impl Proxy {
             }
             Event::Sampled { key } => self.backend.hot.sampled(key),
         }
+        if self.backend.switching.is_active() {
+            self.settle_switch();
+        }
         if self.backend.peering.is_changing() {
             self.settle_promises();
         }
@@ -118,6 +127,37 @@ impl Proxy {
         if clusters.holds_all() && clusters.settle_barrier(&self.backend.upstreams) {
             self.sessions.let_all_go_on(&self.ledger);
         }
+        self.all_go_on();
+    }
+
+    /// What a switch waits for may be done, or is to be done by the driver.
+    pub(crate) fn settle_switch(&mut self) {
+        let is_in_flight = self.backend.has_moving_writes() && !is_planted(Fault::HeldInFlight);
+        if self.backend.switching.drains() && !is_in_flight {
+            self.backend.switching.drained();
+        }
+        for ((client, number), reply) in self.backend.switching.take_replies() {
+            self.sessions.answer(client, number, &mut self.ledger, |out| reply.push(out));
+        }
+        if self.backend.switching.has_work() {
+            self.ledger.actions.push(Action::Switch);
+        }
+    }
+
+    /// What [`Action::Switch`] is about. None: it has been taken.
+    pub fn take_switch_task(&mut self) -> Option<SwitchTask> {
+        self.backend.switching.take_work()
+    }
+
+    /// A task is done, or why it is not.
+    pub fn switch_done(&mut self, now: Instant, number: u64, result: Result<(), String>) {
+        self.ledger.now = now;
+        let order = self.backend.placing.order().iter();
+        let list: Vec<RingServer> =
+            order.map(|at| self.ledger.settings.servers[*at].clone()).collect();
+        self.backend.switching.done(number, result, &list, now);
+        self.settle_switch();
+        self.sessions.let_all_go_on(&self.ledger);
         self.all_go_on();
     }
 
@@ -147,10 +187,11 @@ impl Proxy {
     /// When [`Event::Woken`] is due, or earlier.
     #[inline]
     pub fn next_wake(&mut self) -> Option<Instant> {
-        let Backend { upstreams, peering, hot, .. } = &mut self.backend;
+        let Backend { upstreams, peering, hot, switching, .. } = &mut self.backend;
         let mut next = upstreams.next_wake();
         let mut by = |at: Option<Instant>| next = at.map_or(next, |at| at.min(next));
         by(self.sessions.next_release());
+        by(switching.next_wake());
         by(hot.control().map(|control| control.ends_at));
         by(peering.next_wake(self.sessions.holds_any(), self.ledger.now));
         Some(next).filter(|at| *at < Instant::MAX)

@@ -1,11 +1,15 @@
 //! What clients send: their requests, in order, as many as may be on their way.
 
-use mbal_wire::{Admin, BINARY_REQUEST, Command, Parsed, Request, parse, parse_binary};
+use mbal_wire::{
+    Admin, BINARY_REQUEST, Command, Parsed, Request, SWITCH, SWITCH_LINE_BYTES_MAX, parse,
+    parse_binary, words_of,
+};
 
 use crate::event::{Action, ClientId};
 use crate::peering::Talk;
 use crate::proxy::Proxy;
 use crate::replies::Slot;
+use crate::switching::Heard;
 
 impl Proxy {
     pub(crate) fn received(&mut self, client: u32, bytes: &[u8]) {
@@ -110,6 +114,11 @@ impl Proxy {
                     Talk::Request => {}
                 }
             }
+            if rest.starts_with(SWITCH) && !is_peer && self.backend.switching.hears() {
+                let Some(length) = self.hear_switch(client, rest) else { break };
+                at += length;
+                continue;
+            }
             let this = self.sessions.get_mut(client);
             let parsed = match this.input.binary {
                 Some(true) => parse_binary(rest, &self.wire_limits),
@@ -168,6 +177,53 @@ impl Proxy {
         self.waits_for_clusters(client, request)
             || self.backend.peering.must_hold(is_peer, request)
             || self.backend.hot.kernel.as_mut().is_some_and(|kernel| kernel.holds(request))
+            || self.backend.switching.is_active() && self.waits_for_switch(request)
+    }
+
+    /// True if a request changes a key that moves just now.
+    fn waits_for_switch(&self, request: &Request<'_>) -> bool {
+        let switching = &self.backend.switching;
+        match request {
+            Request::Admin { command: Admin::FlushAll { exptime: Some(_) }, .. } => {
+                switching.holds_flush()
+            }
+            Request::Binary(binary) if matches!(binary.command, Command::Flush { .. }) => {
+                switching.holds_flush()
+            }
+            Request::Get(get) if get.touch.is_some() => {
+                words_of(get.keys).any(|key| switching.holds_write(key, false))
+            }
+            _ => request
+                .key()
+                .filter(|_| request.writes())
+                .is_some_and(|(key, base64)| switching.holds_write(key, base64)),
+        }
+    }
+
+    /// A line of the tool that switches the pool. How many bytes of the input it has; `None`: it is not whole yet.
+    fn hear_switch(&mut self, client: u32, input: &[u8]) -> Option<usize> {
+        let Some(end) = memchr::memchr(b'\n', input) else {
+            if SWITCH_LINE_BYTES_MAX <= input.len() {
+                self.sessions.end(client, &mut self.ledger);
+                return Some(input.len());
+            }
+            self.sessions.get_mut(client).input.need = input.len() + 1;
+            return None;
+        };
+        let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+        let now = self.ledger.now;
+        let number = self.sessions.push(client, Slot::Waiting);
+        let backend = &mut self.backend;
+        let order = backend.placing.order().iter();
+        let servers: Vec<_> = order.map(|at| self.ledger.settings.servers[*at].clone()).collect();
+        let in_doubt = backend.in_doubt();
+        let heard = backend.switching.hear(line, &servers, in_doubt, (client, number), now);
+        if let Heard::Said(reply) = heard {
+            self.sessions.answer(client, number, &mut self.ledger, |out| reply.push(out));
+        }
+        self.settle_switch();
+        self.sessions.let_all_go_on(&self.ledger);
+        Some(end + 1)
     }
 
     fn waits_for_clusters(&mut self, client: u32, request: &Request<'_>) -> bool {

@@ -27,6 +27,8 @@ pub struct Settings {
     pub replication: Option<Replication>,
     /// Other proxies that do likewise, and do not eject either.
     pub peers: Option<Peers>,
+    /// Who has this token may change the pool while it is written to (docs/design/switching.md).
+    pub switch: Option<SwitchSettings>,
     /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.
     pub doubt: Duration,
     /// Of the process, and the second of the calendar at which the clock began: `stats` tells them.
@@ -36,6 +38,13 @@ pub struct Settings {
     pub version: String,
     /// Of random bits, for the names of keys that are not where their hash says.
     pub seed: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct SwitchSettings {
+    pub token: Vec<u8>,
+    /// A switch to this list was under way when an earlier process ended.
+    pub interrupted: Option<Vec<RingServer>>,
 }
 
 #[derive(Clone, Copy, Debug)]

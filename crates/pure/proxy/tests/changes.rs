@@ -159,6 +159,7 @@ impl World {
                         }
                         self.sim.met.count("hung up");
                     }
+                    Action::Switch => unreachable!("nobody switches"),
                     Action::Close(_) | Action::CutOff(_) | Action::Pause(_) | Action::Resume(_) => {
                     }
                 }

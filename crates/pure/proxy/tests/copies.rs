@@ -151,6 +151,7 @@ impl World {
                     Action::Dial { conn, upstream } => self.dialing.push((conn, upstream)),
                     Action::HangUp(conn) => self.cut(conn.0 as usize),
                     Action::Abandon(conn) => self.abandon(conn),
+                    Action::Switch => unreachable!("nobody switches"),
                     Action::Close(_) | Action::CutOff(_) | Action::Pause(_) | Action::Resume(_) => {
                     }
                 }

@@ -268,6 +268,7 @@ impl World {
                         let life = self.conns[conn.0 as usize].life + 1;
                         self.conns[conn.0 as usize] = Conn { life, ..Conn::default() };
                     }
+                    Action::Switch => unreachable!("nobody switches"),
                     Action::Close(_) | Action::CutOff(_) | Action::Pause(_) | Action::Resume(_) => {
                     }
                 }

@@ -226,7 +226,7 @@ impl World {
                             self.event(at, Event::Closed { client })?;
                         }
                     }
-                    Action::Pause(_) | Action::Resume(_) => {}
+                    Action::Pause(_) | Action::Resume(_) | Action::Switch => {}
                 }
             }
         }

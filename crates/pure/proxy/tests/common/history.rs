@@ -69,6 +69,12 @@ impl History {
         (format!("delete {key}\r\n"), self.write(vec![key], None, now))
     }
 
+    /// Whether a write of a key began after one moment, and was done before the other.
+    pub fn is_changed(&self, key: &str, since: u64, until: u64) -> bool {
+        let writes = self.writes.get(key).into_iter().flatten();
+        writes.into_iter().any(|write| since < write.begun && write.ended < until)
+    }
+
     /// `None`: keys are deleted.
     pub fn write(&mut self, keys: Vec<String>, value: Option<&str>, now: u64) -> Asking {
         let write = |key: &String| {

@@ -34,6 +34,7 @@ pub fn settings(upstreams: usize) -> Settings {
         limits: Limits::default(),
         replication: None,
         peers: None,
+        switch: None,
         doubt: Duration::ZERO,
         pid: 1,
         started_at: 0,

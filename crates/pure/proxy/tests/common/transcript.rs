@@ -102,6 +102,7 @@ impl World {
                     }
                     Action::Close(client) | Action::CutOff(client) => self.closed.push(client),
                     Action::Pause(client) => self.paused.push(client),
+                    Action::Switch => unreachable!("nobody switches"),
                     Action::Resume(client) => self.paused.retain(|one| *one != client),
                 }
             }
