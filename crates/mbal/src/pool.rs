@@ -2,8 +2,10 @@
 
 mod results;
 mod telling;
+mod through;
 
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -13,16 +15,19 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use mbal_dial::{Access, Dialer, ServerName, Speech};
 use mbal_elastic::pool::{Evidence, Fit, Listed, Plan, Resize, plan};
+use mbal_elastic::switch::Ending;
 use mbal_pool::{
-    Dial, Failed, Life, Move, Pace, Stream, Surveyed, choose, lives, survey, sweep, tell_filled,
-    untell_filled,
+    Dial, Failed, Leases, Life, Move, Pace, Stream, Surveyed, choose, lives, survey, sweep,
+    tell_filled, untell_filled,
 };
 use mbal_reactor::process::Signals;
 use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
+use mbal_server::token_of;
 use serde_json::json;
 
 use results::{has, is, listed};
 use telling::Telling;
+use through::{Known, Lists, Through};
 
 /// A server that says nothing for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,14 +53,16 @@ EXAMPLES
                         ./deploy gives clients the list in $MBAL_SERVERS
   mbal pool resize a,b --to-servers a,b
                         deletes what an earlier change has left on them
+  mbal pool resize a,b,c --to 2 --through p1:11311,p2:11311 --token-file t
+                        behind these proxies: writers go on
 
 The memcacheds are stock ones, 1.6 or newer, and know nothing of it. Items keep
 value, flags and time to live. A server in a list is HOST[:PORT[:WEIGHT]], as in
 the clients' list; behind a blank may be twemproxy's name of it. If the others
 have less room than all items need, only the youngest travel.
 
-Nothing may be written, incremented or deleted from the beginning until every
-client has the new list, or a client reads what was overwritten. Reads go on, and
+Without --through nothing may be written, incremented or deleted from the beginning
+until every client has the new list, or a client reads what was overwritten. Reads go on, and
 a value may be added that a read has missed. What can still go wrong:
 docs/how-to/resize-a-stock-pool.md. Ctrl-C takes back what was copied.";
 
@@ -106,6 +113,15 @@ pub struct Pool {
     #[arg(long, value_name = "COMMAND")]
     switch_command: Option<String>,
 
+    /// All proxies (mbal proxy) that clients use, separated by commas: they switch, and writers need not stop
+    #[arg(long, value_name = "PROXIES", value_delimiter = ',', requires = "token_file")]
+    #[arg(conflicts_with_all = ["i_stop_writers", "switch_command", "delete_strays"])]
+    through: Vec<RingServer>,
+
+    /// A file with the token of the proxies' --resize-token-file
+    #[arg(long, value_name = "FILE", requires = "through")]
+    token_file: Option<PathBuf>,
+
     #[command(flatten)]
     access: Access,
 }
@@ -142,7 +158,9 @@ pub fn resize(args: &Pool) -> ExitCode {
                 scope.spawn(|| heed(&signals, &pace, &asked, &over));
                 let ended = args.access.open().map_err(Ended::Refused).and_then(|dialer| {
                     let dial = |server: &RingServer| dialed(&dialer, server);
-                    Scaling { args, telling, pace: &pace, asked: &asked, dial: &dial }.scale()
+                    let (dialect, hash) = (args.ring, args.hash);
+                    let (pace, asked) = (&pace, &asked);
+                    Scaling { args, telling, pace, asked, dial: &dial, dialect, hash }.scale()
                 });
                 over.store(true, Relaxed);
                 ended
@@ -186,17 +204,53 @@ struct Scaling<'a> {
     /// How often the user has pressed Ctrl-C.
     asked: &'a AtomicUsize,
     dial: Dial<'a>,
+    /// Of the clients' ring; behind proxies, theirs.
+    dialect: Dialect,
+    hash: Option<KeyHash>,
 }
 
 impl Scaling<'_> {
     fn ring(&self, servers: &[RingServer]) -> Ring {
-        Ring::new(self.args.ring, self.args.hash, servers)
+        Ring::new(self.dialect, self.hash, servers)
     }
 
     fn scale(&self) -> Result<(), Ended> {
-        let Pool { servers: old, to, to_servers, .. } = self.args;
         self.check_lists().map_err(Ended::Refused)?;
+        match self.args.through.is_empty() {
+            true => self.scale_by(None),
+            false => self.scale_through(),
+        }
+    }
+
+    /// By the proxies' ring, and on the way that an earlier resize has begun.
+    fn scale_through(&self) -> Result<(), Ended> {
+        let path = self.args.token_file.as_ref().expect("clap requires it");
+        let token = token_of("--token-file", path).map_err(Ended::Refused)?;
+        let dial_proxies = |proxy: &RingServer| {
+            let stream = (self.dial)(proxy)?;
+            Ok(stream)
+        };
+        let through = Through {
+            proxies: &self.args.through,
+            token: token.as_bytes(),
+            dial_proxies: &dial_proxies,
+            dial: self.dial,
+            pace: self.pace,
+        };
+        let known = through.meet(&self.args.servers).map_err(Ended::Refused)?;
+        let scaling = Scaling { dialect: known.dialect, hash: Some(known.hash), ..*self };
+        scaling.scale_by(Some((&through, &known)))
+    }
+
+    fn scale_by(&self, through: Option<(&Through, &Known)>) -> Result<(), Ended> {
+        let Pool { servers: old, to, to_servers, .. } = self.args;
         let old_ring = self.ring(old);
+        let next = through.and_then(|(_, known)| known.next.as_ref());
+        if let Some(next) = next {
+            self.check_next(next).map_err(Ended::Refused)?;
+        }
+        let to_servers = next.unwrap_or(to_servers);
+        let to = to.filter(|_| next.is_none());
         let mut servers = old.clone();
         servers.extend(to_servers.iter().filter(|server| !has(old, server)).cloned());
         let members = self.telling.while_doing("listing", self.pace, || {
@@ -205,7 +259,7 @@ impl Scaling<'_> {
         self.telling.members(&members);
         let new = match to {
             Some(count) => {
-                let retiring = choose(&members, old.len() - count, self.args.ring, self.args.hash);
+                let retiring = choose(&members, old.len() - count, self.dialect, self.hash);
                 let kept = old.iter().enumerate().filter(|(at, _)| !retiring.contains(at));
                 kept.map(|(_, server)| server.clone()).collect()
             }
@@ -220,7 +274,11 @@ impl Scaling<'_> {
         let planned: Vec<_> = members.iter().map(Surveyed::member).collect();
         let plan = plan(&planned, &resize);
         self.telling.plan(&members, old, &new, &plan);
-        let checked = self.check_rings(&members, &resize);
+        let checked = match through {
+            // The proxies' ring is the clients' own.
+            Some(_) => self.check_newcomers(&members, &resize),
+            None => self.check_rings(&members, &resize),
+        };
         if self.args.dry_run {
             if let Err(why) = checked {
                 self.telling.say(
@@ -233,6 +291,10 @@ impl Scaling<'_> {
         }
         if !self.args.delete_strays {
             checked.map_err(Ended::Refused)?;
+        }
+        if let Some((through, known)) = through {
+            let lists = Lists { old, new: &new, servers: &servers, resize: &resize };
+            return self.switch_through(through, known, &lists);
         }
         let mut moving = Move::new(&members, &resize, self.dial, self.pace);
         let switched = self.move_and_switch(&mut moving, &plan, &new);
@@ -266,11 +328,17 @@ impl Scaling<'_> {
             _ => {}
         }
         let sweeps = to.is_none() && same(old, new);
-        if !self.args.dry_run && !self.args.i_stop_writers && !sweeps {
+        let is_led = !self.args.through.is_empty();
+        if is_led && sweeps {
+            return Err(
+                "--to-servers: the proxies have this list, or another run ends with it".into()
+            );
+        }
+        if !self.args.dry_run && !self.args.i_stop_writers && !sweeps && !is_led {
             return Err(
                 "a value that is written while its item moves would be lost, and an old one \
-                        read: stop all writers, and say so with --i-stop-writers; or look first, \
-                        with --dry-run"
+                        read: stop all writers, and say so with --i-stop-writers; or let proxies \
+                        switch, with --through; or look first, with --dry-run"
                     .into(),
             );
         }
@@ -280,7 +348,7 @@ impl Scaling<'_> {
     /// What is deleted is deleted on the word of the rings, which the keys have to prove.
     fn check_rings(&self, members: &[Surveyed], resize: &Resize) -> Result<(), String> {
         let Pool { servers: old, .. } = self.args;
-        let (was, came) = members.split_at(old.len());
+        let was = &members[..old.len()];
         let items = |members: &[Surveyed]| -> usize {
             members.iter().map(|member| member.listing.items().len()).sum()
         };
@@ -288,7 +356,7 @@ impl Scaling<'_> {
             let listings: Vec<_> = was.iter().map(|member| &member.listing).collect();
             let evidence = Evidence::new(&listings);
             let fit = evidence.fit(|key| resize.old.owner(key));
-            let ring = self.args.ring.label();
+            let ring = self.dialect.label();
             let (best, of_best) = evidence.best(old);
             let proven = old.len() > 1 && fit.proves();
             let text = match proven {
@@ -311,6 +379,13 @@ impl Scaling<'_> {
                 ));
             }
         }
+        self.check_newcomers(members, resize)
+    }
+
+    /// What servers that come have is deleted.
+    fn check_newcomers(&self, members: &[Surveyed], resize: &Resize) -> Result<(), String> {
+        let old = &self.args.servers;
+        let came = &members[old.len()..];
         for (number, member) in came.iter().enumerate() {
             let all = member.listing.items();
             let own = |item: &&Listed| resize.owner_after(item.place) == old.len() + number;
@@ -324,6 +399,114 @@ impl Scaling<'_> {
                 ));
             }
         }
+        Ok(())
+    }
+
+    /// What proxies are on their way to is what is wanted.
+    fn check_next(&self, next: &[RingServer]) -> Result<(), String> {
+        let Pool { servers: old, to, to_servers, .. } = self.args;
+        let is_it = match to {
+            Some(count) => next.len() == *count && next.iter().all(|one| old.contains(one)),
+            None => to_servers == next,
+        };
+        match is_it {
+            true => Ok(()),
+            false => Err(format!(
+                "a proxy has another list, or a resize to it is not over: {}",
+                listed(next)
+            )),
+        }
+    }
+
+    /// Proxies switch, with writers running.
+    fn switch_through(&self, through: &Through, known: &Known, lists: &Lists) -> Result<(), Ended> {
+        let mut leases = Leases::new(lists.servers, lists.resize, self.dial, self.pace);
+        let before = std::cell::Cell::new("");
+        let said = |stage: &'static str| {
+            if before.replace(stage) != stage {
+                self.telling.say(&format!("proxies: {stage}"), "proxies", json!({ "step": stage }));
+            }
+        };
+        let ending = self.telling.while_doing("switching", self.pace, || {
+            through.lead(&known.ring, lists, &mut leases, &said)
+        });
+        match ending {
+            Ending::Switched { cold } => {
+                self.telling.counts("copied", &leases.counts);
+                let text = format!("all proxies have the new list: {}", listed(lists.new));
+                let mut text = text;
+                if cold > 0 {
+                    text += &format!(
+                        "\n{cold} keys begin cold: their last write has no known outcome, or there were too many"
+                    );
+                }
+                let fields = json!({ "servers": listed(lists.new), "cold": cold });
+                self.telling.say(&text, "switched", fields);
+            }
+            Ending::WasSwitched => {
+                let text = format!("all proxies have the new list already: {}", listed(lists.new));
+                let fields = json!({ "servers": listed(lists.new), "cold": 0 });
+                self.telling.say(&text, "switched", fields);
+            }
+            Ending::Refused(why) => return Err(Ended::Refused(why)),
+            Ending::TakenOver => {
+                return Err(Ended::NotSwitched("another mbal pool resize has taken over".into()));
+            }
+            Ending::Unfinished(why) => {
+                return Err(Ended::NotSwitched(format!(
+                    "{why}: some proxies may have the new list, and writes of keys that move are refused. Run the same command again"
+                )));
+            }
+            Ending::Undone(why) => {
+                self.take_back(&mut leases);
+                return Err(Ended::NotSwitched(format!("{why}: the pool is as it was")));
+            }
+        }
+        self.sweep_behind(lists)
+    }
+
+    /// Copies that nobody reads.
+    fn take_back(&self, leases: &mut Leases) {
+        let copies = leases.copies();
+        if copies == 0 {
+            return;
+        }
+        let undone = self.telling.while_doing("taking back", self.pace, || leases.undo());
+        let text = match undone {
+            Ok(()) => format!("{copies} copies were deleted again"),
+            Err(failed) => format!(
+                "{} copies are still there, where nobody looks for them ({failed}): the next mbal pool resize deletes them first",
+                leases.copies()
+            ),
+        };
+        self.telling.say(&text, "taken_back", json!({ "copies": copies, "left": leases.copies() }));
+    }
+
+    /// Originals go when no read of them can be on its way.
+    fn sweep_behind(&self, lists: &Lists) -> Result<(), Ended> {
+        let list = listed(lists.new);
+        let again = |failed: String| {
+            Ended::NotSwitched(format!(
+                "{failed}; proxies have the new list; tidy up: {}",
+                self.tidying(&list)
+            ))
+        };
+        thread::sleep(FLUSHED_WITHIN);
+        self.go_on().map_err(|_| again("interrupted".into()))?;
+        let swept = self
+            .telling
+            .while_doing("sweeping", self.pace, || {
+                sweep(lists.new, &lists.resize.new, self.dial, self.pace)
+            })
+            .map_err(|failed| again(failed.to_string()))?;
+        let mut text = format!("{swept} items that belong to other servers now were deleted");
+        let retired: Vec<RingServer> =
+            lists.old.iter().filter(|old| !has(lists.new, old)).cloned().collect();
+        if !retired.is_empty() {
+            text += &format!("\nThese may be stopped: {}", listed(&retired));
+        }
+        let fields = json!({ "swept": swept, "written_late": 0, "may_stop": listed(&retired) });
+        self.telling.say(&text, "done", fields);
         Ok(())
     }
 
@@ -414,10 +597,10 @@ impl Scaling<'_> {
     /// What deletes the originals when clients have this list, with the clients' ring.
     fn tidying(&self, list: &str) -> String {
         let mut command = format!("mbal pool resize {list} --to-servers {list}");
-        if self.args.ring != Dialect::Libmemcached {
-            command += &format!(" --ring {}", self.args.ring.label());
+        if self.dialect != Dialect::Libmemcached {
+            command += &format!(" --ring {}", self.dialect.label());
         }
-        if let Some(hash) = self.args.hash {
+        if let Some(hash) = self.hash {
             command += &format!(" --hash {}", hash.name());
         }
         command + ", and flags for TLS and logins as now"

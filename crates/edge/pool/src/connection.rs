@@ -117,6 +117,25 @@ impl Connection {
         }
     }
 
+    /// Sends requests, and hands `hear` what comes: it says how much of it was replies, and whether all have come.
+    pub fn exchange(
+        &mut self,
+        requests: &[u8],
+        mut hear: impl FnMut(&[u8]) -> Result<(usize, bool), String>,
+    ) -> Result<(), Failed> {
+        self.out.extend_from_slice(requests);
+        self.send()?;
+        loop {
+            let heard = hear(&self.read[self.at..]);
+            let (used, is_over) = heard.map_err(|said| self.strange(said.as_bytes()))?;
+            self.at += used;
+            if is_over {
+                return Ok(());
+            }
+            self.fill()?;
+        }
+    }
+
     /// The next line, without its end.
     fn line(&mut self) -> Result<Vec<u8>, Failed> {
         let mut looked = 0;

@@ -8,6 +8,8 @@
 //!   all listings  who retires        strays go        copies           written since?       Move::check, sweep
 //!                                                        └── stopped, failed ──► Move::undo
 //! ```
+//!
+//! Behind proxies, with writers running, [`Leases`] copies instead, as [`mbal_elastic::switch::Pilot`] says.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +17,7 @@ mod choosing;
 mod connection;
 mod counts;
 mod filling;
+mod leasing;
 mod moving;
 mod pace;
 mod survey;
@@ -24,6 +27,7 @@ pub use choosing::choose;
 pub use connection::{Dial, Failed, Stream};
 pub use counts::Counts;
 pub use filling::{Life, lives, tell_filled, untell_filled};
+pub use leasing::Leases;
 pub use moving::Move;
 pub use pace::{Pace, Progress};
 pub use survey::{Surveyed, survey};
