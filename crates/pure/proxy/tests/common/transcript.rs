@@ -1,7 +1,9 @@
 //! What clients and upstreams say, and what a proxy says to them.
 
 use mbal_model::Instant;
-use mbal_proxy::{Action, ClientId, ConnId, Event, KernelChange, KeyHash, Proxy, Settings};
+use mbal_proxy::{
+    Action, ClientId, ConnId, Event, KernelChange, KeyHash, Proxy, Settings, SwitchTask,
+};
 use mbal_random::Random;
 
 use super::{MS, actions, to_upstream};
@@ -22,6 +24,8 @@ pub struct World {
     pub closed: Vec<ClientId>,
     pub paused: Vec<ClientId>,
     pub changes: Vec<KernelChange>,
+    /// What a switch of the pool needs.
+    pub tasks: Vec<SwitchTask>,
     /// In a row: changes of the kernel, and what clients and upstreams were told.
     pub order: Vec<&'static str>,
     /// Clients take some of what is said to them, by chance; all of it at once, if there is none.
@@ -50,6 +54,7 @@ impl World {
             closed: Vec::new(),
             paused: Vec::new(),
             changes: Vec::new(),
+            tasks: Vec::new(),
             order: Vec::new(),
             takes: None,
         };
@@ -102,7 +107,7 @@ impl World {
                     }
                     Action::Close(client) | Action::CutOff(client) => self.closed.push(client),
                     Action::Pause(client) => self.paused.push(client),
-                    Action::Switch => unreachable!("nobody switches"),
+                    Action::Switch => self.tasks.extend(self.proxy.take_switch_task()),
                     Action::Resume(client) => self.paused.retain(|one| *one != client),
                 }
             }
