@@ -31,6 +31,8 @@ use through::{Known, Lists, Through};
 
 /// A server that says nothing for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Likewise a proxy, which waits for what its servers have to answer first.
+const PATIENCE_WITH_PROXIES: Duration = Duration::from_secs(10);
 /// Sources are listed again at most so often, to copy what was read or added meanwhile.
 const CHECKS_MAX: usize = 3;
 /// Fewer new items are not worth another check.
@@ -66,7 +68,7 @@ until every client has the new list, or a client reads what was overwritten. Rea
 a value may be added that a read has missed. What can still go wrong:
 docs/how-to/resize-a-stock-pool.md. Ctrl-C takes back what was copied.";
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Pool {
     /// The servers as clients have them now, separated by commas
@@ -157,10 +159,23 @@ pub fn resize(args: &Pool) -> ExitCode {
             thread::scope(|scope| {
                 scope.spawn(|| heed(&signals, &pace, &asked, &over));
                 let ended = args.access.open().map_err(Ended::Refused).and_then(|dialer| {
-                    let dial = |server: &RingServer| dialed(&dialer, server);
+                    let dial = |server: &RingServer| dialed(&dialer, server, PATIENCE);
+                    let to_proxy =
+                        |proxy: &RingServer| dialed(&dialer, proxy, PATIENCE_WITH_PROXIES);
+                    let dial_proxies: Dial = &to_proxy;
                     let (dialect, hash) = (args.ring, args.hash);
                     let (pace, asked) = (&pace, &asked);
-                    Scaling { args, telling, pace, asked, dial: &dial, dialect, hash }.scale()
+                    let scaling = Scaling {
+                        args,
+                        telling,
+                        pace,
+                        asked,
+                        dial: &dial,
+                        dial_proxies,
+                        dialect,
+                        hash,
+                    };
+                    scaling.scale()
                 });
                 over.store(true, Relaxed);
                 ended
@@ -178,10 +193,10 @@ pub fn resize(args: &Pool) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn dialed(dialer: &Dialer, server: &RingServer) -> io::Result<Box<dyn Stream>> {
+fn dialed(dialer: &Dialer, server: &RingServer, patience: Duration) -> io::Result<Box<dyn Stream>> {
     let name = ServerName::Tcp { host: server.host.clone(), port: server.port };
     let mut stream = dialer.connect(&name)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     dialer.log_in(Speech::Text, &mut stream)?;
     Ok(Box::new(stream))
 }
@@ -204,6 +219,7 @@ struct Scaling<'a> {
     /// How often the user has pressed Ctrl-C.
     asked: &'a AtomicUsize,
     dial: Dial<'a>,
+    dial_proxies: Dial<'a>,
     /// Of the clients' ring; behind proxies, theirs.
     dialect: Dialect,
     hash: Option<KeyHash>,
@@ -226,19 +242,18 @@ impl Scaling<'_> {
     fn scale_through(&self) -> Result<(), Ended> {
         let path = self.args.token_file.as_ref().expect("clap requires it");
         let token = token_of("--token-file", path).map_err(Ended::Refused)?;
-        let dial_proxies = |proxy: &RingServer| {
-            let stream = (self.dial)(proxy)?;
-            Ok(stream)
-        };
         let through = Through {
             proxies: &self.args.through,
             token: token.as_bytes(),
-            dial_proxies: &dial_proxies,
+            dial_proxies: self.dial_proxies,
             dial: self.dial,
             pace: self.pace,
         };
         let known = through.meet(&self.args.servers).map_err(Ended::Refused)?;
-        let scaling = Scaling { dialect: known.dialect, hash: Some(known.hash), ..*self };
+        // In the proxies' order.
+        let args = Pool { servers: known.list.clone(), ..self.args.clone() };
+        let (dialect, hash) = (known.dialect, Some(known.hash));
+        let scaling = Scaling { args: &args, dialect, hash, ..*self };
         scaling.scale_by(Some((&through, &known)))
     }
 
@@ -309,8 +324,8 @@ impl Scaling<'_> {
     }
 
     fn check_lists(&self) -> Result<(), String> {
-        let Pool { servers: old, to, to_servers: new, .. } = self.args;
-        for list in [old, new] {
+        let Pool { servers: old, to, to_servers: new, through, .. } = self.args;
+        for list in [old, new, through] {
             for (at, server) in list.iter().enumerate() {
                 if has(&list[..at], server) {
                     return Err(format!("{server} is there twice"));
@@ -407,7 +422,7 @@ impl Scaling<'_> {
         let Pool { servers: old, to, to_servers, .. } = self.args;
         let is_it = match to {
             Some(count) => next.len() == *count && next.iter().all(|one| old.contains(one)),
-            None => to_servers == next,
+            None => same_servers(to_servers, next),
         };
         match is_it {
             true => Ok(()),
@@ -712,6 +727,11 @@ impl Scaling<'_> {
 
 fn same(old: &[RingServer], new: &[RingServer]) -> bool {
     old.len() == new.len() && old.iter().zip(new).all(|(one, other)| one == other)
+}
+
+/// Likewise, in any order.
+fn same_servers(old: &[RingServer], new: &[RingServer]) -> bool {
+    old.len() == new.len() && old.iter().all(|one| new.contains(one))
 }
 
 fn place(list: &[RingServer], server: &RingServer) -> usize {

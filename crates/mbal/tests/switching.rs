@@ -1,5 +1,5 @@
 //! `mbal pool resize --through`: a pool of real memcacheds changes behind its proxies, and writers never stop. A database with versions
-//! says what is stale. `MBAL_SWITCH_KILLS=10` kills proxy, tool and an upstream ten times each.
+//! says what is stale. `MBAL_SWITCH_NIGHTS=3` does it three times, with pauses; `MBAL_SWITCH_KILLS=10` kills proxy, tool and an upstream ten times each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,7 +74,10 @@ struct Site {
     errors: Mutex<BTreeMap<String, usize>>,
     /// Reads of keys that nobody deletes, by tenth of a second: hits and misses.
     reads: Mutex<BTreeMap<u64, (usize, usize)>>,
-    latency_us: Mutex<Vec<u64>>,
+    /// When, in milliseconds; whether it was a write; and how long it took, in microseconds.
+    latency: Mutex<Vec<(u64, bool, u64)>>,
+    /// When a resize began and ended, in milliseconds.
+    resizes: Mutex<Vec<(u64, u64)>>,
     requests: AtomicUsize,
     begun: Instant,
 }
@@ -123,7 +126,8 @@ impl Site {
             stale: Mutex::default(),
             errors: Mutex::default(),
             reads: Mutex::default(),
-            latency_us: Mutex::default(),
+            latency: Mutex::default(),
+            resizes: Mutex::default(),
             requests: AtomicUsize::new(0),
             begun: Instant::now(),
         })
@@ -186,7 +190,9 @@ impl Site {
                 format!("set k{key} 7 0 {}\r\n{text}\r\n", text.len())
             }
         };
+        let begin = Instant::now();
         let Some(reply) = client.ask(&request) else { return false };
+        self.took(true, begin);
         if reply.starts_with("SERVER_ERROR") || is_counter && reply == "NOT_FOUND" {
             self.fails(format!("{} {reply}", &request[..4]));
             return false;
@@ -194,7 +200,9 @@ impl Site {
         if is_counter && *version > 1 && !self.may_fail {
             assert_eq!(reply, version.to_string(), "a counter");
         }
-        row.answered.store(*version, SeqCst);
+        // A counter tells what it is: earlier increments may have failed.
+        let counted = reply.parse().ok().filter(|_| is_counter);
+        row.answered.store(counted.unwrap_or(*version), SeqCst);
         true
     }
 
@@ -202,7 +210,7 @@ impl Site {
         let answered = self.rows[key].answered.load(SeqCst);
         let begin = Instant::now();
         let Some(reply) = client.ask(&format!("get k{key}\r\n")) else { return };
-        self.latency_us.lock().unwrap().push(begin.elapsed().as_micros() as u64);
+        self.took(false, begin);
         let is_hit = reply.starts_with("VALUE");
         if is_hit {
             let value = client.line().unwrap_or_default();
@@ -217,7 +225,7 @@ impl Site {
             return self.fails(format!("get {reply}"));
         }
         if key >= DELETED {
-            let tenth = self.begun.elapsed().as_millis() as u64 / 100;
+            let tenth = self.ms() / 100;
             let mut reads = self.reads.lock().unwrap();
             let (hits, misses) = reads.entry(tenth).or_default();
             *if is_hit { hits } else { misses } += 1;
@@ -231,6 +239,27 @@ impl Site {
             let text = version.to_string();
             client.ask(&format!("add k{key} 7 0 {}\r\n{text}\r\n", text.len()));
         }
+    }
+
+    fn ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    fn took(&self, is_write: bool, begin: Instant) {
+        let took = begin.elapsed().as_micros() as u64;
+        self.latency.lock().unwrap().push((self.ms(), is_write, took));
+    }
+
+    /// In microseconds; while a resize was under way, or while none was.
+    fn latency_of(&self, is_write: bool, in_resize: bool, per_mille: usize) -> u64 {
+        let resizes = self.resizes.lock().unwrap();
+        let is_in = |at: u64| resizes.iter().any(|(from, to)| (*from..*to).contains(&at));
+        let latency = self.latency.lock().unwrap();
+        let wanted = latency.iter().filter(|one| one.1 == is_write && is_in(one.0) == in_resize);
+        let mut took: Vec<u64> = wanted.map(|one| one.2).collect();
+        took.sort_unstable();
+        let at = (took.len() * per_mille / 1000).min(took.len().saturating_sub(1));
+        took.get(at).copied().unwrap_or(0)
     }
 
     fn fails(&self, what: String) {
@@ -268,9 +297,6 @@ impl Site {
         let stale = self.stale.lock().unwrap();
         assert!(stale.is_empty(), "{} stale reads, {:?}", stale.len(), stale.first());
         let errors = self.errors.lock().unwrap();
-        let mut latency = self.latency_us.lock().unwrap();
-        latency.sort_unstable();
-        let p95 = latency.get(latency.len() * 95 / 100).copied().unwrap_or(0);
         let reads = self.reads.lock().unwrap();
         let worst = reads
             .iter()
@@ -278,9 +304,21 @@ impl Site {
             .map(|(tenth, (hits, misses))| (hits * 1000 / (hits + misses), tenth))
             .min();
         println!(
-            "{} requests, errors {errors:?}, worst tenth of a second {worst:?} (hits of 1000), p95 of reads {p95} us",
+            "{} requests, errors {errors:?}, worst tenth of a second {worst:?} (hits of 1000)",
             self.requests.load(SeqCst)
         );
+        for (is_write, what) in [(false, "reads"), (true, "writes")] {
+            let of = |in_resize, per_mille| self.latency_of(is_write, in_resize, per_mille);
+            println!(
+                "{what}, us: p95 {} outside resizes, {} in; p99.9 {} and {}; longest {} and {}",
+                of(false, 950),
+                of(true, 950),
+                of(false, 999),
+                of(true, 999),
+                of(false, 1000),
+                of(true, 1000)
+            );
+        }
         if !self.may_fail {
             assert!(errors.is_empty(), "{errors:?}");
             assert!(worst.is_some_and(|(hits, _)| hits >= 980), "{worst:?}");
@@ -340,11 +378,16 @@ fn said(output: &Output) -> String {
 }
 
 fn there_and_back(name: &str, proxies: usize) {
+    let nights = std::env::var("MBAL_SWITCH_NIGHTS").map_or(1, |text| text.parse().unwrap());
+    let calm = Duration::from_secs(if nights > 1 { 5 } else { 0 });
     let Some(site) = Site::new(name, proxies, false) else { return };
     site.fill();
     site.under_load(|| {
-        for expected in [2, 3] {
+        for expected in [2, 3].repeat(nights) {
+            thread::sleep(calm);
+            let begin = site.ms();
             let output = site.resize().output().unwrap();
+            site.resizes.lock().unwrap().push((begin, site.ms()));
             assert!(output.status.success(), "{}", said(&output));
             assert_eq!(site.now().len(), expected);
         }
@@ -425,5 +468,44 @@ fn who_is_killed_leaves_nothing_stale() {
         for key in COUNTERS..KEYS {
             assert!(site.write(&mut client, key), "k{key}");
         }
+    }
+}
+
+#[test]
+fn a_proxy_that_finds_a_switch_on_its_disk_serves_no_key_that_moves() {
+    let Some(site) = Site::new("switch-found", 2, true) else { return };
+    site.fill();
+    // Both hold, and die; one had turned.
+    for (at, proxy) in site.proxies.iter().enumerate() {
+        proxy.kill();
+        let record = format!("{}\n{}\n", site.servers[0].name(), site.servers[1].name());
+        fs::write(site.folder.path(&format!("pool-{at}.switch")), record).unwrap();
+        proxy.begin();
+    }
+    let mut client = Client::of(&site, 0);
+    let (mut hits, mut misses, mut refused) = (0, 0, 0);
+    for key in DELETED..KEYS {
+        let reply = client.ask(&format!("get k{key}\r\n")).unwrap();
+        if reply == "END" {
+            misses += 1;
+            let reply = client.ask(&format!("set k{key} 0 0 1\r\n0\r\n")).unwrap();
+            refused += usize::from(reply.starts_with("SERVER_ERROR a resize of the pool"));
+        } else {
+            hits += 1;
+            drop((client.line(), client.line()));
+        }
+    }
+    assert_eq!(refused, misses);
+    assert!(misses > KEYS / 6 && hits > KEYS / 2, "{hits} hits, {misses} misses");
+    let output = site.resize().output().unwrap();
+    assert!(!output.status.success() || site.now() == [0, 1], "{}", said(&output));
+    let next = site.list(&[0, 1]);
+    let output = site.tool(&[&site.list(&[0, 1, 2]), "--to-servers", &next]).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(site.now(), [0, 1]);
+    for key in DELETED..KEYS {
+        let reply = client.ask(&format!("get k{key}\r\n")).unwrap();
+        assert!(reply.starts_with("VALUE "), "k{key} {reply}");
+        drop((client.line(), client.line()));
     }
 }

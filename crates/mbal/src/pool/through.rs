@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::same_servers;
 use mbal_elastic::pool::{Resize, plan};
 use mbal_elastic::switch::{Ending, Pilot, PilotAction, PilotEvent};
 use mbal_pool::{Dial, Failed, Leases, Move, Pace, Stream, Surveyed, survey};
@@ -35,6 +36,8 @@ pub struct Known {
     pub ring: String,
     pub dialect: Dialect,
     pub hash: KeyHash,
+    /// The old list in their order.
+    pub list: Vec<RingServer>,
     /// Some proxy has this list, or is on its way to it.
     pub next: Option<Vec<RingServer>>,
 }
@@ -61,13 +64,19 @@ impl Through<'_> {
                 other => return Err(told(format!("it answers {other:?}"))),
             };
             let (dialect, hash) = placement(&session.ring).map_err(told)?;
-            let next = next_of(&session, old).map_err(told)?;
+            let (list, next) = lists_of(&session, old).map_err(told)?;
             match &mut known {
-                None => known = Some(Known { ring: session.ring, dialect, hash, next }),
+                None => {
+                    let list = list.unwrap_or_else(|| old.to_vec());
+                    known = Some(Known { ring: session.ring, dialect, hash, list, next });
+                }
                 Some(known) if known.ring != session.ring => {
                     return Err(told("it places keys otherwise than the proxy before".to_owned()));
                 }
-                Some(known) => known.next = known.next.take().or(next),
+                Some(known) => {
+                    known.list = list.unwrap_or_else(|| std::mem::take(&mut known.list));
+                    known.next = known.next.take().or(next);
+                }
             }
         }
         known.ok_or_else(|| "no proxy".to_owned())
@@ -203,18 +212,24 @@ fn placement(ring: &str) -> Result<(Dialect, KeyHash), String> {
     Ok((dialect.parse()?, hash.parse()?))
 }
 
-/// The list that a proxy has instead of the old one, or is on its way to.
-fn next_of(session: &SwitchSession, old: &[RingServer]) -> Result<Option<Vec<RingServer>>, String> {
+type List = Vec<RingServer>;
+
+/// The old list as a proxy has it, and the one that it has instead, or is on its way to.
+fn lists_of(
+    session: &SwitchSession,
+    old: &[RingServer],
+) -> Result<(Option<List>, Option<List>), String> {
     let parse = |list: &[String]| {
         let parsed = list.iter().map(|one| one.parse::<RingServer>());
         parsed.collect::<Result<Vec<_>, _>>()
     };
     let servers = parse(&session.servers)?;
-    match (session.next.is_empty(), servers == old) {
-        (false, _) => parse(&session.next).map(Some),
-        (true, true) => Ok(None),
-        (true, false) => Ok(Some(servers)),
-    }
+    let is_old = same_servers(&servers, old);
+    Ok(match (session.next.is_empty(), is_old) {
+        (false, _) => (is_old.then_some(servers), Some(parse(&session.next)?)),
+        (true, true) => (Some(servers), None),
+        (true, false) => (None, Some(servers)),
+    })
 }
 
 /// A connection to a proxy.
