@@ -12,23 +12,25 @@
 //!
 //! A key *moves* if the two lists have it at different servers. All others never notice.
 
-use std::collections::BTreeSet;
+mod moving;
+mod noting;
+
 use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Instant, KEY_BYTES_MAX};
 use mbal_routing::ketama::RingServer;
 use mbal_wire::{
-    SWITCH_AT_WORK, SWITCH_IN_DOUBT, SWITCH_KEYS_MAX, SwitchLine, SwitchOrder, SwitchReply,
-    SwitchSession, SwitchStep, SwitchWritten, base64_decode,
+    SWITCH_AT_WORK, SWITCH_IN_DOUBT, SwitchLine, SwitchOrder, SwitchReply, SwitchSession,
+    SwitchStep,
 };
 
 use crate::event::{SwitchTask, SwitchWork};
-use crate::pool::{Distribution, Pool};
+use crate::pool::Distribution;
 use crate::settings::Settings;
+use moving::{Moving, spelled};
+use noting::{Noted, PartOf};
 
-/// So many keys are remembered that the tool has not asked for. Beyond that the switch is given up.
-const NOTED_MAX: usize = 200_000;
 /// A cas number that a client has read at the old place is refused for so long at the new one.
 const OLD_CAS_REFUSED: Duration = Duration::from_secs(2);
 
@@ -40,12 +42,6 @@ pub(crate) enum Passage {
     Refused,
     /// It compares a cas number that may be of the old place.
     Differs,
-}
-
-/// Keys that the two lists have at different servers.
-struct Moving {
-    old: Pool,
-    new: Pool,
 }
 
 /// A switch under way.
@@ -62,13 +58,7 @@ struct Change {
     proxies: u64,
     /// An earlier process has begun it: nobody knows whether others have turned since.
     is_restarted: bool,
-    /// Keys whose writes have been answered since the tool asked last.
-    written: BTreeSet<Box<[u8]>>,
-    /// Keys whose last write has no known outcome, of the whole switch; and those that the tool has not been told.
-    lost: BTreeSet<Box<[u8]>>,
-    lost_untold: Vec<Box<[u8]>>,
-    /// Multi-gets that touch, and are not answered: their client, number and part.
-    touching: Vec<(PartOf, Vec<Box<[u8]>>)>,
+    noted: Noted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,9 +81,6 @@ enum Task {
     End,
     Back,
 }
-
-/// A part of a multi-get: its client, number and part.
-type PartOf = (u32, u32, u8);
 
 /// Somebody waits for a reply: a client, and the request's number.
 pub(crate) type Waiter = (u32, u32);
@@ -123,35 +110,6 @@ pub(crate) enum Heard {
     Said(SwitchReply),
     /// It is said when it is done.
     Later,
-}
-
-impl Moving {
-    fn new(distribution: Distribution, old: &[RingServer], new: &[RingServer]) -> Moving {
-        let place = |at: usize, server: &RingServer| {
-            let is_it = |one: &RingServer| (&one.host, one.port) == (&server.host, server.port);
-            old.iter().position(is_it).unwrap_or(old.len() + at)
-        };
-        let olds: Vec<(usize, &RingServer)> = old.iter().enumerate().collect();
-        let news: Vec<(usize, &RingServer)> =
-            new.iter().enumerate().map(|(at, server)| (place(at, server), server)).collect();
-        Moving { old: Pool::new(distribution, &olds), new: Pool::new(distribution, &news) }
-    }
-
-    #[inline]
-    fn moves(&self, key: &[u8]) -> bool {
-        self.old.place(key) != self.new.place(key)
-    }
-
-    /// Likewise, of a key as it was spelled.
-    fn moves_spelled(&self, key: &[u8], base64: bool) -> bool {
-        let mut decoded = [0; KEY_BYTES_MAX];
-        self.moves(unspelled(key, base64, &mut decoded))
-    }
-}
-
-fn unspelled<'a>(key: &'a [u8], base64: bool, decoded: &'a mut [u8; KEY_BYTES_MAX]) -> &'a [u8] {
-    let length = if base64 { base64_decode(key, decoded) } else { None };
-    length.map_or(key, |length| &decoded[..length])
 }
 
 impl Change {
@@ -209,10 +167,7 @@ impl Switching {
             lease_until: Instant::MAX,
             proxies: 0,
             is_restarted: false,
-            written: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            lost_untold: Vec::new(),
-            touching: Vec::new(),
+            noted: Noted::default(),
         }
     }
 
@@ -307,61 +262,38 @@ impl Switching {
 
     /// A write of a key, as it was spelled, has been answered.
     pub fn wrote(&mut self, key: &[u8], base64: bool) {
-        let Some(change) = &mut self.change else { return };
-        let mut decoded = [0; KEY_BYTES_MAX];
-        let key = unspelled(key, base64, &mut decoded);
-        if is_planted(Fault::WritesUntold) {
-            return;
-        }
-        if change.moving.moves(key) && !change.lost.contains(key) {
-            change.written.insert(key.into());
+        if let Some(change) = self.change.as_mut().filter(|_| !is_planted(Fault::WritesUntold)) {
+            change.noted.wrote(key, base64, &change.moving);
         }
         self.bound();
     }
 
     /// Writes are lost with their connection; each key stands behind its length and whether it is in base64.
-    pub fn lost(&mut self, mut keys: &[u8]) {
-        let Some(change) = &mut self.change else { return };
-        while let [length, base64, rest @ ..] = keys {
-            let (key, rest) = rest.split_at(usize::from(*length));
-            let mut decoded = [0; KEY_BYTES_MAX];
-            let key = unspelled(key, *base64 != 0, &mut decoded);
-            if change.moving.moves(key) && !is_planted(Fault::LostWritesUntold) {
-                change.lose(key);
-            }
-            keys = rest;
+    pub fn lost(&mut self, keys: &[u8]) {
+        if let Some(change) = self.change.as_mut().filter(|_| !is_planted(Fault::LostWritesUntold))
+        {
+            spelled(keys).for_each(|(key, base64)| change.noted.lose(key, base64, &change.moving));
         }
         self.bound();
     }
 
     /// A multi-get that touches its keys is asked.
     pub fn touches(&mut self, of: PartOf, key: &[u8]) {
-        let Some(change) = self.change.as_mut().filter(|change| change.moving.moves(key)) else {
-            return;
-        };
-        match change.touching.iter_mut().find(|(other, _)| *other == of) {
-            Some((_, keys)) => keys.push(key.into()),
-            None => change.touching.push((of, vec![key.into()])),
+        if let Some(change) = self.change.as_mut().filter(|change| change.moving.moves(key)) {
+            change.noted.touches(of, key);
         }
     }
 
     /// It is answered, or lost.
     pub fn touched(&mut self, of: PartOf, is_lost: bool) {
-        let Some(change) = &mut self.change else { return };
-        let Some(at) = change.touching.iter().position(|(other, _)| *other == of) else { return };
-        for key in change.touching.swap_remove(at).1 {
-            match is_lost {
-                true => change.lose(&key),
-                false if change.lost.contains(&key) => {}
-                false => drop(change.written.insert(key)),
-            }
+        if let Some(change) = &mut self.change {
+            change.noted.touched(of, is_lost);
         }
         self.bound();
     }
 
     fn bound(&mut self) {
-        let noted = |change: &Change| change.written.len() + change.lost.len();
-        if self.change.as_ref().is_some_and(|change| NOTED_MAX < noted(change)) {
+        if self.change.as_ref().is_some_and(|change| change.noted.is_full()) {
             self.drop_copying();
         }
     }
@@ -430,9 +362,7 @@ impl Switching {
                 let Some(in_doubt) = in_doubt else { return refused(SWITCH_IN_DOUBT) };
                 let mut change = self.change(servers.to_vec(), next.clone());
                 for key in in_doubt {
-                    if change.moving.moves(&key) {
-                        change.lose(&key);
-                    }
+                    change.noted.lose(&key, false, &change.moving);
                 }
                 change.lease = Duration::from_millis(lease_ms);
                 (change.lease_until, change.proxies) = (now + change.lease, proxies);
@@ -440,7 +370,7 @@ impl Switching {
                 self.give(Task::Begin, SwitchWork::Resolve(next), waiter)
             }
             SwitchOrder::Written => match &mut self.change {
-                Some(change) => Heard::Said(SwitchReply::Written(change.told())),
+                Some(change) => Heard::Said(SwitchReply::Written(change.noted.told())),
                 None => refused("no switch is under way"),
             },
             SwitchOrder::Hold => match self.step() {
@@ -547,20 +477,15 @@ impl Switching {
     }
 
     /// True if any of the keys, each behind its length and whether it is in base64, moves.
-    pub fn any_moves(&self, mut keys: &[u8]) -> bool {
-        let Some(change) = &self.change else { return false };
-        while let [length, base64, rest @ ..] = keys {
-            let (key, rest) = rest.split_at(usize::from(*length));
-            if change.moving.moves_spelled(key, *base64 != 0) {
-                return true;
-            }
-            keys = rest;
-        }
-        false
+    pub fn any_moves(&self, keys: &[u8]) -> bool {
+        let moves = |change: &Change| {
+            spelled(keys).any(|(key, base64)| change.moving.moves_spelled(key, base64))
+        };
+        self.change.as_ref().is_some_and(moves)
     }
 
     pub fn touches_any(&self) -> bool {
-        self.change.as_ref().is_some_and(|change| !change.touching.is_empty())
+        self.change.as_ref().is_some_and(|change| change.noted.touches_any())
     }
 
     /// All writes that were under way are answered.
@@ -660,27 +585,6 @@ impl Switching {
         let lapse = lapse.filter(|change| self.task.is_none() || change.proxies != 1);
         let lapse = lapse.map(|change| change.lease_until);
         lapse.or(self.moved.first().map(|(_, until)| *until))
-    }
-}
-
-impl Change {
-    fn lose(&mut self, key: &[u8]) {
-        self.written.remove(key);
-        if self.lost.insert(key.into()) {
-            self.lost_untold.push(key.into());
-        }
-    }
-
-    fn told(&mut self) -> SwitchWritten {
-        let mut keys = Vec::new();
-        while keys.len() < SWITCH_KEYS_MAX {
-            let Some(key) = self.written.pop_first() else { break };
-            keys.push(key.into_vec());
-        }
-        let lost = self.lost_untold.len().min(SWITCH_KEYS_MAX);
-        let lost = self.lost_untold.drain(..lost).map(|key| key.into_vec()).collect();
-        let more = !self.written.is_empty() || !self.lost_untold.is_empty();
-        SwitchWritten { keys, lost, more }
     }
 }
 

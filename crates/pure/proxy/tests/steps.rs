@@ -152,7 +152,7 @@ fn a_key_is_told_when_what_may_have_changed_it_is_answered() {
         assert_eq!(site.told(), [""; 0], "{request} is not answered");
         site.world.asked[2].clear();
         site.world.replies(1, &named(reply));
-        assert_eq!(site.told(), [moves.clone()], "{request}");
+        assert_eq!(site.told(), [moves.as_str()], "{request}");
         assert_eq!(site.told(), [""; 0], "{request} is told once");
     }
     for (request, reply) in
@@ -192,7 +192,7 @@ fn what_binary_has_changed_is_told_and_waits_too() {
     says(&mut site, 0x04, &moves);
     assert_eq!(site.told(), [""; 0]);
     replies(&mut site, 0x04, 3);
-    assert_eq!(site.told(), [moves.clone()]);
+    assert_eq!(site.told(), [moves.as_str()]);
     site.held();
     site.world.asked[3].clear();
     says(&mut site, 0x04, &moves);
@@ -217,7 +217,7 @@ fn it_holds_when_what_is_under_way_is_answered_and_turns_before_it_writes() {
     site.world.answers(1, &set, "STORED\r\n");
     assert_eq!(site.works(), SwitchWork::Record(vec![server(0)]));
     assert_eq!(site.heard(), Some(SwitchReply::Done));
-    assert_eq!(site.told(), [moves.clone()], "it is told after that");
+    assert_eq!(site.told(), [moves.as_str()], "it is told after that");
     site.world.hears(writer, "STORED\r\n");
     site.world.says(writer, &set);
     site.world.says(reader, &get);
