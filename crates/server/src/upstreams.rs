@@ -1,6 +1,6 @@
 //! Which upstreams a proxy has, and where they are dialed: as they are at its start, and again whenever they may have changed.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -68,7 +68,11 @@ impl Upstreams {
         };
         match work {
             SwitchWork::Resolve(list) => {
-                placed(&self.known, &list)?;
+                for (server, at) in placed(&self.known, &list)? {
+                    if !self.known.iter().any(|(other, _)| is_at(other, &server)) {
+                        is_reached(&server, at)?;
+                    }
+                }
                 file.is_writable()
             }
             SwitchWork::Record(list) => {
@@ -280,8 +284,16 @@ fn all_known(next: Vec<Placed>, before: &[Placed]) -> Result<Vec<Placed>, String
 
 /// Names are looked up so often at most.
 const NAMES_EVERY: Duration = Duration::from_secs(1);
+/// A server that comes is there by then.
+const REACHED_WITHIN: Duration = Duration::from_secs(1);
 /// So many questions wait for an answer.
 pub(crate) const LOOKS_MAX: usize = 16;
+
+/// Whether a server that comes can be reached from here: clients would hear errors.
+fn is_reached(server: &RingServer, at: SocketAddr) -> Result<(), String> {
+    let reached = TcpStream::connect_timeout(&at, REACHED_WITHIN);
+    reached.map(drop).map_err(|why| format!("{server} cannot be reached: {why}"))
+}
 
 fn is_at(one: &RingServer, other: &RingServer) -> bool {
     (&one.host, one.port) == (&other.host, other.port)
