@@ -260,6 +260,9 @@ impl Scaling<'_> {
     fn scale_by(&self, through: Option<(&Through, &Known)>) -> Result<(), Ended> {
         let Pool { servers: old, to, to_servers, .. } = self.args;
         let old_ring = self.ring(old);
+        let places = |servers: &[RingServer], new: &[RingServer]| {
+            new.iter().map(|server| place(servers, server)).collect::<Vec<_>>()
+        };
         let next = through.and_then(|(_, known)| known.next.as_ref());
         if let Some(next) = next {
             self.check_next(next).map_err(Ended::Refused)?;
@@ -268,6 +271,18 @@ impl Scaling<'_> {
         let to = to.filter(|_| next.is_none());
         let mut servers = old.clone();
         servers.extend(to_servers.iter().filter(|server| !has(old, server)).cloned());
+        if let Some((through, known)) = through.filter(|(_, known)| known.has_turned) {
+            // Nothing is to be chosen or copied any more: who retires may be gone.
+            let new = to_servers;
+            let resize = Resize {
+                old: old_ring,
+                old_members: (0..old.len()).collect(),
+                new: self.ring(new),
+                new_members: places(&servers, new),
+            };
+            let lists = Lists { old, new, servers: &servers, resize: &resize };
+            return self.switch_through(through, known, &lists);
+        }
         let members = self.telling.while_doing("listing", self.pace, || {
             survey(&servers, self.dial, old_ring.hash(), self.pace)
         })?;
@@ -284,7 +299,7 @@ impl Scaling<'_> {
             old: old_ring,
             old_members: (0..old.len()).collect(),
             new: self.ring(&new),
-            new_members: new.iter().map(|server| place(&servers, server)).collect(),
+            new_members: places(&servers, &new),
         };
         let planned: Vec<_> = members.iter().map(Surveyed::member).collect();
         let plan = plan(&planned, &resize);

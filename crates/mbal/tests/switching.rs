@@ -1,5 +1,6 @@
 //! `mbal pool resize --through`: a pool of real memcacheds changes behind its proxies, and writers never stop. A database with versions
-//! says what is stale. `MBAL_SWITCH_NIGHTS=3` does it three times, with pauses; `MBAL_SWITCH_KILLS=10` kills proxy, tool and an upstream ten times each.
+//! says what is stale. `MBAL_SWITCH_NIGHTS=3` does it three times, with pauses. `MBAL_SWITCH_KILLS=10` kills proxy, tool and an upstream
+//! ten times each, and presses Ctrl-C as often.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 mod running;
 
 use mbal_random::Random;
-use running::{Ends, Folder, Killed, MBAL, eventually, free_ports};
+use running::{Ends, Folder, Killed, MBAL, eventually, free_ports, signal};
 
 const KEYS: usize = 4_000;
 /// These are counters, the next ones are deleted now and then.
@@ -433,16 +434,20 @@ fn who_is_killed_leaves_nothing_stale() {
     site.fill();
     let mut random = Random::new(times);
     site.under_load(|| {
-        for round in 0..3 * times {
+        for round in 0..4 * times {
             let wanted = 5 - site.now().len();
             let (mut command, again) = (site.resize(), site.resize());
             let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             let mut tool = Killed(child);
             // It waits five seconds before it copies; then all is quick.
             thread::sleep(Duration::from_millis(4_700 + random.below(900)));
-            let what = ["tool", "proxy", "upstream"][round as usize % 3];
+            let what = ["tool", "proxy", "upstream", "interrupted tool"][round as usize % 4];
             match what {
                 "tool" => drop(tool),
+                "interrupted tool" => {
+                    signal(&tool.0, "INT");
+                    drop(tool.0.wait());
+                }
                 "proxy" => {
                     let proxy = &site.proxies[random.below(2) as usize];
                     proxy.kill();

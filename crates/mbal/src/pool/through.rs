@@ -11,7 +11,7 @@ use mbal_elastic::pool::{Resize, plan};
 use mbal_elastic::switch::{Ending, Pilot, PilotAction, PilotEvent};
 use mbal_pool::{Dial, Failed, Leases, Move, Pace, Stream, Surveyed, survey};
 use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
-use mbal_wire::{SwitchLine, SwitchOrder, SwitchReply, SwitchSession};
+use mbal_wire::{SwitchLine, SwitchOrder, SwitchReply, SwitchSession, SwitchStep};
 
 /// A proxy that hears nothing for so long goes back, or refuses writes.
 const LEASE: Duration = Duration::from_secs(3);
@@ -40,6 +40,8 @@ pub struct Known {
     pub list: Vec<RingServer>,
     /// Some proxy has this list, or is on its way to it.
     pub next: Option<Vec<RingServer>>,
+    /// Some proxy reads by it: nothing is to be copied any more.
+    pub has_turned: bool,
 }
 
 /// The lists, and where keys are by them.
@@ -65,10 +67,13 @@ impl Through<'_> {
             };
             let (dialect, hash) = placement(&session.ring).map_err(told)?;
             let (list, next) = lists_of(&session, old).map_err(told)?;
+            let has_turned = next.is_some() && list.is_none();
+            let has_turned = has_turned || session.step == SwitchStep::Turned;
             match &mut known {
                 None => {
                     let list = list.unwrap_or_else(|| old.to_vec());
-                    known = Some(Known { ring: session.ring, dialect, hash, list, next });
+                    let ring = session.ring;
+                    known = Some(Known { ring, dialect, hash, list, next, has_turned });
                 }
                 Some(known) if known.ring != session.ring => {
                     return Err(told("it places keys otherwise than the proxy before".to_owned()));
@@ -76,6 +81,7 @@ impl Through<'_> {
                 Some(known) => {
                     known.list = list.unwrap_or_else(|| std::mem::take(&mut known.list));
                     known.next = known.next.take().or(next);
+                    known.has_turned |= has_turned;
                 }
             }
         }
