@@ -59,14 +59,19 @@ impl Telling {
             due += if bar { OFTEN } else { RARELY };
             match (self.json, bar) {
                 (true, _) => self.say("", "progress", progress.fields(stage)),
-                (false, true) => eprint!("\r{}\x1b[K", progress.text(stage)),
-                (false, false) => eprintln!("{}", progress.text(stage)),
+                (false, true) => show(&format!("\r{}\x1b[K", progress.text(stage))),
+                (false, false) => show(&format!("{}\n", progress.text(stage))),
             }
         }
         if bar {
-            eprint!("\r\x1b[K");
+            show("\r\x1b[K");
         }
     }
+}
+
+/// Whoever has closed stderr does not want it, and ends nothing by that.
+fn show(text: &str) {
+    drop(std::io::stderr().write_all(text.as_bytes()));
 }
 
 fn object(event: &str, fields: Value) -> Value {
