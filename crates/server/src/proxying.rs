@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-use mbal_proxy::{Proxy, Settings};
+use mbal_proxy::{Proxy, Settings, SwitchTask};
 use mbal_reactor::process::{self, Signals};
 use mbal_reactor::socket::{bind_udp, listen_tcp, listen_unix};
 use mbal_reactor::watchdog;
@@ -183,8 +183,17 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
             names.try_send(Look::Names).unwrap_or(());
         }
     };
-    // A thread of its own does it. Where that has too much to do, the tool gives up.
-    let switch_tasks = move |task| tasks.try_send(Look::Switch(task)).unwrap_or(());
+    // A thread of its own does it; where that has too much to do, the tool hears so.
+    let own = mailbox.clone();
+    let switch_tasks = move |task: SwitchTask| {
+        let number = task.number;
+        if tasks.try_send(Look::Switch(task)).is_err() {
+            own.post(ProxyLetter::Do(Box::new(move |proxy| {
+                let now = proxy.now();
+                proxy.switch_done(now, number, Err("too much waits for its upstreams".into()));
+            })));
+        }
+    };
     let mut event_loop =
         ProxyLoop::new(proxy, doors, dialed, mailbox.clone(), Arc::clone(&tally), clock)
             .map(|event_loop| event_loop.with_names(Box::new(names_wanted)))
