@@ -84,10 +84,10 @@ impl Proxy {
     #[inline]
     fn take_reply(&mut self, conn: usize, reply: &[u8]) {
         let (backend, ledger) = (&mut self.backend, &mut self.ledger);
-        if backend.switching.notes_writes()
-            && let Some((key, base64)) = backend.upstreams.conn(conn).next_written()
-        {
-            backend.switching.wrote(key, base64);
+        if backend.switching.notes_writes() {
+            if let Some((key, base64)) = backend.upstreams.conn(conn).next_written() {
+                backend.switching.wrote(key, base64);
+            }
         }
         let this = backend.upstreams.conn_mut(conn);
         this.input.scanned = 0;

@@ -396,10 +396,10 @@ impl World {
             return Ok(());
         }
         let words: Vec<&str> = text.split([' ', '\r']).collect();
-        if let ["VALUE", key, _, _, cas, ..] = words[..]
-            && let Ok(cas) = cas.parse()
-        {
-            client.seen = Some((key.to_owned(), cas, self.sim.now));
+        if let ["VALUE", key, _, _, cas, ..] = words[..] {
+            if let Ok(cas) = cas.parse() {
+                client.seen = Some((key.to_owned(), cas, self.sim.now));
+            }
         }
         let key = client.asking.as_ref().map(|asking| asking.keys[0].clone());
         let (was_stored, compares) = (client.was_stored, client.compares.take());
