@@ -12,7 +12,7 @@
 #[path = "../../pure/sketch/examples/support/mod.rs"]
 mod support;
 
-use mbal_elastic::{Age, Weighed, fuse_counting, fuse_weighed};
+use mbal_elastic::{Age, WeightedAges, fuse_by_weight, fuse_counting};
 use mbal_sketch::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -44,7 +44,7 @@ fn main() {
 }
 
 /// A walk through all items sorted by age, to the first that does not fit.
-fn walk(lists: &[Weighed], room: u64) -> Vec<usize> {
+fn walk(lists: &[WeightedAges], room: u64) -> Vec<usize> {
     let mut all: Vec<(Age, u32)> = Vec::with_capacity(lists.iter().map(|one| one.0.len()).sum());
     for (list, (ages, _)) in lists.iter().enumerate() {
         all.extend(ages.iter().map(|&age| (age, list as u32)));
@@ -70,7 +70,7 @@ fn sizes() {
         }
         // Classes of sizes from 64 bytes on.
         let weighed = |(list, ages)| (ages, 64 + 60 * (list % 10) as u64);
-        let weighed: Vec<Weighed> = ages.chunks(len).enumerate().map(weighed).collect();
+        let weighed: Vec<WeightedAges> = ages.chunks(len).enumerate().map(weighed).collect();
         let room =
             weighed.iter().map(|(ages, weight)| ages.len() as u64 * weight).sum::<u64>() * 2 / 3;
         let timed = |work: &dyn Fn() -> Vec<usize>| {
@@ -84,7 +84,7 @@ fn sizes() {
             all.sort_by(|one, other| one.0.total_cmp(&other.0));
             all.swap_remove(ROUNDS / 2)
         };
-        let fuse = || fuse_weighed(&weighed, room).iter().map(|pick| pick.items).collect();
+        let fuse = || fuse_by_weight(&weighed, room).iter().map(|pick| pick.items).collect();
         let ((fused_ms, fused), (sorted_ms, sorted)) =
             (timed(&fuse), timed(&|| walk(&weighed, room)));
         assert_eq!(fused, sorted, "both pick the same");

@@ -175,6 +175,11 @@ mod tests {
         mapping.touch_huge_pages(true);
         mapping.populate(2 * ALIGNMENT);
         while !(is_there(0) && is_there(1)) {
+            let populator = mapping.populator.get().and_then(Option::as_ref);
+            if populator.is_none_or(Populator::has_ended) {
+                println!("SKIPPED, NOT TESTED: this kernel populates nothing when it is asked to");
+                return;
+            }
             std::thread::yield_now();
         }
         assert!(!is_there(2));

@@ -41,6 +41,12 @@ impl Populator {
         self.wake();
     }
 
+    /// There is nothing that it could do.
+    #[cfg(test)]
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     fn wake(&self) {
         self.thread.iter().for_each(|thread| thread.thread().unpark());
     }

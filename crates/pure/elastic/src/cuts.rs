@@ -5,7 +5,7 @@
 //! way at once.
 
 use crate::Age;
-use crate::fusecache::Weighed;
+use crate::fusecache::WeightedAges;
 
 /// One list's search: outwards from where the cut is guessed, in doubling steps, then by halving.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ impl Cuts {
     /// `before`, or the window's end. O(log of the distance from the guess) each.
     pub fn search(
         &mut self,
-        lists: &[Weighed],
+        lists: &[WeightedAges],
         before: impl Fn(Age) -> bool,
     ) -> impl Iterator<Item = usize> {
         self.open.clear();

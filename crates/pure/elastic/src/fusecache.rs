@@ -33,7 +33,7 @@ pub struct Effort {
 }
 
 /// A list's ages, sorted, youngest first; and what each of its items weighs, 1 at least.
-pub type Weighed<'a> = (&'a [Age], u64);
+pub type WeightedAges<'a> = (&'a [Age], u64);
 
 /// Picks the `n` youngest of all items; all of them where there are fewer.
 ///
@@ -45,17 +45,17 @@ pub fn fuse(lists: &[&[Age]], n: usize) -> Vec<Pick> {
 
 /// As [`fuse`], and what it took.
 pub fn fuse_counting(lists: &[&[Age]], n: usize) -> (Vec<Pick>, Effort) {
-    let weighed: Vec<Weighed> = lists.iter().map(|ages| (*ages, 1)).collect();
+    let weighed: Vec<WeightedAges> = lists.iter().map(|ages| (*ages, 1)).collect();
     search(&weighed, n as u64)
 }
 
 /// Picks the youngest of all items, up to the first that does not fit into `room`, which is of the unit of the weights. Otherwise as [`fuse`],
 /// for n of the lightest items that fit.
-pub fn fuse_weighed(lists: &[Weighed], room: u64) -> Vec<Pick> {
+pub fn fuse_by_weight(lists: &[WeightedAges], room: u64) -> Vec<Pick> {
     search(lists, room).0
 }
 
-fn search(lists: &[Weighed], room: u64) -> (Vec<Pick>, Effort) {
+fn search(lists: &[WeightedAges], room: u64) -> (Vec<Pick>, Effort) {
     let mut search = Search::new(lists, room);
     while search.wanted > 0 && search.left > search.wanted {
         search.round();
@@ -86,7 +86,7 @@ struct Window {
 }
 
 struct Search<'a> {
-    lists: &'a [Weighed<'a>],
+    lists: &'a [WeightedAges<'a>],
     taken: Vec<usize>,
     /// Lists with nothing left to decide are not here.
     windows: Vec<Window>,
@@ -101,9 +101,9 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(lists: &'a [Weighed<'a>], wanted: u64) -> Search<'a> {
+    fn new(lists: &'a [WeightedAges<'a>], wanted: u64) -> Search<'a> {
         // No list gives more than fits, and what comes after the first item that does not is not looked at.
-        let window = |(list, &(ages, weight)): (usize, &Weighed)| {
+        let window = |(list, &(ages, weight)): (usize, &WeightedAges)| {
             let end = ages.len().min((wanted / weight + 1) as usize);
             Window { list, weight, start: 0, end, probe: 0, cut: 0 }
         };
@@ -309,7 +309,7 @@ mod tests {
                     (ages, 1 + below(weight_most))
                 })
                 .collect();
-            let weighed: Vec<Weighed> =
+            let weighed: Vec<WeightedAges> =
                 lists.iter().map(|(ages, weight)| (&ages[..], *weight)).collect();
             let all: u64 = lists.iter().map(|(ages, weight)| ages.len() as u64 * weight).sum();
             for room in [0, 1, below(all + 2), all / 2, all.saturating_sub(1), all, all + 3] {
@@ -325,7 +325,7 @@ mod tests {
                     fit[list] += 1;
                 }
                 let picked: Vec<usize> =
-                    fuse_weighed(&weighed, room).iter().map(|pick| pick.items).collect();
+                    fuse_by_weight(&weighed, room).iter().map(|pick| pick.items).collect();
                 assert_eq!(picked, fit, "case {case}, room {room}");
             }
         }

@@ -21,7 +21,7 @@ pub mod switch;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
 pub use forecast::{Forecast, Measured};
-pub use fusecache::{Age, Effort, Pick, Weighed, fuse, fuse_counting, fuse_weighed};
+pub use fusecache::{Age, Effort, Pick, WeightedAges, fuse, fuse_by_weight, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
 pub use resize::{ClassSample, Cut, Kept, Resize, ServerSample, plan_for, plan_resize, score};
 pub use resizing::{Aims, Decision, Outcome, Policy, Resizer, Seen};

@@ -4,7 +4,7 @@ use mbal_model::ServerId;
 
 use crate::plan::SizeClass;
 use crate::score::{ClassAge, SHORTLIST, choose_retiring};
-use crate::{Age, Pick, Weighed, fuse_weighed};
+use crate::{Age, Pick, WeightedAges, fuse_by_weight};
 
 /// Of a server's memory that the plan fills: clients go on writing while it is carried out.
 const FILLED: f64 = 0.95;
@@ -124,8 +124,8 @@ pub fn plan_for(servers: &[ServerSample], retiring: &[ServerId]) -> Resize {
         let room = own.memory_bytes as f64 * density * FILLED;
         let classes = classes_of(own, &leaving, share);
         // The youngest that fit stay: items of all sizes share the memory. Of the same age the destination's own go first.
-        let lists: Vec<Weighed> = classes.iter().flat_map(Class::weighed).collect();
-        let picks = fuse_weighed(&lists, room as u64);
+        let lists: Vec<WeightedAges> = classes.iter().flat_map(Class::weighed).collect();
+        let picks = fuse_by_weight(&lists, room as u64);
         let fits = lists.iter().zip(&picks).all(|((ages, _), pick)| ages.len() == pick.items);
         for (class, picks) in classes.iter().zip(picks.chunks(1 + leaving.len())) {
             let cut = class.cut(own.server, picks);
@@ -195,7 +195,7 @@ fn resampled(sample: &ClassSample, per_item: f64) -> Vec<Age> {
 }
 
 impl Class {
-    fn weighed(&self) -> impl Iterator<Item = Weighed<'_>> {
+    fn weighed(&self) -> impl Iterator<Item = WeightedAges<'_>> {
         let weight = |list: &Points| ((self.step * list.item_bytes) as u64).max(1);
         self.lists.iter().map(move |list| (&list.ages[..], weight(list)))
     }

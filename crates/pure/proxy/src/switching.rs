@@ -28,8 +28,8 @@ use mbal_wire::{
 use crate::event::{SwitchTask, SwitchWork};
 use crate::pool::Distribution;
 use crate::settings::Settings;
-use moving::{Moving, spelled};
-use noting::{Noted, PartOf};
+use moving::{MovingKeys, spelled};
+use noting::{PartOf, WrittenKeys};
 
 /// A cas number that a client has read at the old place is refused for so long at the new one.
 const OLD_CAS_REFUSED: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ pub(crate) enum Passage {
 
 /// A switch under way.
 struct Change {
-    moving: Moving,
+    moving: MovingKeys,
     old: Vec<RingServer>,
     new: Vec<RingServer>,
     step: Step,
@@ -58,7 +58,7 @@ struct Change {
     proxies: u64,
     /// An earlier process has begun it: nobody knows whether others have turned since.
     is_restarted: bool,
-    noted: Noted,
+    noted: WrittenKeys,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,7 +102,7 @@ pub(crate) struct Switching {
     number: u64,
     work: Option<SwitchTask>,
     /// What has moved, and until when old cas numbers are refused.
-    moved: Vec<(Moving, Instant)>,
+    moved: Vec<(MovingKeys, Instant)>,
 }
 
 /// What comes of a line.
@@ -158,7 +158,7 @@ impl Switching {
 
     fn change(&self, old: Vec<RingServer>, new: Vec<RingServer>) -> Change {
         Change {
-            moving: Moving::new(self.distribution, &old, &new),
+            moving: MovingKeys::new(self.distribution, &old, &new),
             old,
             new,
             step: Step::Copying,
@@ -167,7 +167,7 @@ impl Switching {
             lease_until: Instant::MAX,
             proxies: 0,
             is_restarted: false,
-            noted: Noted::default(),
+            noted: WrittenKeys::default(),
         }
     }
 
@@ -203,8 +203,9 @@ impl Switching {
         compares: bool,
         now: Instant,
     ) -> Passage {
-        let is_old =
-            |(moving, until): &(Moving, Instant)| now < *until && moving.moves_spelled(key, base64);
+        let is_old = |(moving, until): &(MovingKeys, Instant)| {
+            now < *until && moving.moves_spelled(key, base64)
+        };
         if compares && self.moved.iter().any(is_old) && !is_planted(Fault::OldCasTaken) {
             return Passage::Differs;
         }
@@ -471,7 +472,7 @@ impl Switching {
         self.work.is_some()
     }
 
-    /// Moving writes are under way, and have to be answered first.
+    /// Writes of moving keys are under way, and have to be answered first.
     pub fn drains(&self) -> bool {
         self.task == Some(Task::Drain)
     }

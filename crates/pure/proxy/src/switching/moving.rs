@@ -7,13 +7,13 @@ use mbal_wire::base64_decode;
 use crate::pool::{Distribution, Pool};
 
 /// Keys that the two lists have at different servers.
-pub(super) struct Moving {
+pub(super) struct MovingKeys {
     old: Pool,
     new: Pool,
 }
 
-impl Moving {
-    pub fn new(distribution: Distribution, old: &[RingServer], new: &[RingServer]) -> Moving {
+impl MovingKeys {
+    pub fn new(distribution: Distribution, old: &[RingServer], new: &[RingServer]) -> MovingKeys {
         let place = |at: usize, server: &RingServer| {
             let is_it = |one: &RingServer| (&one.host, one.port) == (&server.host, server.port);
             old.iter().position(is_it).unwrap_or(old.len() + at)
@@ -21,7 +21,7 @@ impl Moving {
         let olds: Vec<(usize, &RingServer)> = old.iter().enumerate().collect();
         let news: Vec<(usize, &RingServer)> =
             new.iter().enumerate().map(|(at, server)| (place(at, server), server)).collect();
-        Moving { old: Pool::new(distribution, &olds), new: Pool::new(distribution, &news) }
+        MovingKeys { old: Pool::new(distribution, &olds), new: Pool::new(distribution, &news) }
     }
 
     #[inline]

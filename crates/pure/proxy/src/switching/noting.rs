@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mbal_model::KEY_BYTES_MAX;
 use mbal_wire::{SWITCH_KEYS_MAX, SwitchWritten};
 
-use super::moving::{Moving, unspelled};
+use super::moving::{MovingKeys, unspelled};
 
 /// So many keys are remembered that the tool has not asked for. Beyond that the switch is given up.
 const NOTED_MAX: usize = 200_000;
@@ -14,7 +14,7 @@ const NOTED_MAX: usize = 200_000;
 pub(crate) type PartOf = (u32, u32, u8);
 
 #[derive(Default)]
-pub(super) struct Noted {
+pub(super) struct WrittenKeys {
     /// Keys whose writes have been answered since the tool asked last.
     written: BTreeSet<Box<[u8]>>,
     /// Keys whose last write has no known outcome, of the whole switch; and those that the tool has not been told.
@@ -24,8 +24,8 @@ pub(super) struct Noted {
     touching: Vec<(PartOf, Vec<Box<[u8]>>)>,
 }
 
-impl Noted {
-    pub fn wrote(&mut self, key: &[u8], base64: bool, moving: &Moving) {
+impl WrittenKeys {
+    pub fn wrote(&mut self, key: &[u8], base64: bool, moving: &MovingKeys) {
         let mut decoded = [0; KEY_BYTES_MAX];
         let key = unspelled(key, base64, &mut decoded);
         if moving.moves(key) && !self.lost.contains(key) {
@@ -33,7 +33,7 @@ impl Noted {
         }
     }
 
-    pub fn lose(&mut self, key: &[u8], base64: bool, moving: &Moving) {
+    pub fn lose(&mut self, key: &[u8], base64: bool, moving: &MovingKeys) {
         let mut decoded = [0; KEY_BYTES_MAX];
         let key = unspelled(key, base64, &mut decoded);
         if moving.moves(key) {
