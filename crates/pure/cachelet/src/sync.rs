@@ -52,13 +52,13 @@ impl<R: Ranked, T> SpinLock<R, T> {
         SpinLock { held, rank, value: UnsafeCell::new(value) }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Guard<'_, R, T> {
         self.lock_as(Held::enter(R::RANK))
     }
 
     /// In another place of the order than others of its kind: while one of these is held.
-    #[inline]
+    #[inline(always)]
     pub fn lock_as(&self, place: Held) -> Guard<'_, R, T> {
         let mut spins = 0;
         while self.held.compare_exchange(0, 1, Acquire, Relaxed).is_err() {

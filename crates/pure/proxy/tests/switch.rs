@@ -380,9 +380,8 @@ impl World {
     }
 
     fn hear(&mut self, node: usize, id: ClientId, bytes: &[u8]) -> Result<(), String> {
-        if let Some(tool) = &mut self.tool
-            && tool.hears(node, self.nodes[node].life, id, bytes)
-        {
+        let life = self.nodes[node].life;
+        if self.tool.as_mut().is_some_and(|tool| tool.hears(node, life, id, bytes)) {
             return Ok(());
         }
         let is_it = |client: &&mut Client| client.node == node && client.id == id;
