@@ -329,8 +329,16 @@ pub fn table(status: &Status) -> String {
                 report.slices_gone,
                 report.bytes
             );
+            if report.part_gone > 0.0 {
+                let left = report.moved_ms as f64 / 1e3 * (1.0 / report.part_gone - 1.0);
+                let _ = write!(out, ", {left:.1} s left");
+            }
+            if report.paused_us_max > 0 {
+                let paused = report.paused_us_max as f64 / 1e3;
+                let _ = write!(out, ", requests for it waited {paused:.1} ms at most");
+            }
             if report.slowed {
-                out += ", slowed down: clients leave a worker no time";
+                out += ", slowed down: clients would feel it";
             }
         }
         out += "\n";
@@ -424,6 +432,8 @@ mod tests {
             slices_gone: 3,
             part_gone: 0.376,
             bytes: 4096,
+            paused_us_max: 1_240,
+            moved_ms: 2_000,
             slowed: true,
             ..MoveReport::default()
         };
@@ -449,7 +459,7 @@ mod tests {
 cluster shop, map version 7
 server  state      load  share  cachelets  map  clients
      2  serving    0.26  33.3%         43    7  10.0.0.2:11211
-move 5: 2c00/6 from server 2 to 3, 38% gone, 3 slices, 4096 bytes, slowed down: clients leave a worker no time
+move 5: 2c00/6 from server 2 to 3, 38% gone, 3 slices, 4096 bytes, 3.3 s left, requests for it waited 1.2 ms at most, slowed down: clients would feel it
 balance is on: loads 0.20 on average, 0.31 at most
 ";
         assert_eq!(table(&status), expected);

@@ -192,6 +192,11 @@ pub struct Flags {
     #[arg(long, env = "MBAL_LINK_TIMEOUT", value_name = "time", default_value = "1s")]
     link_timeout: String,
 
+    /// Let moves of cachelets add so many percent to how long clients' requests wait; they slow down at more
+    #[arg(long, env = "MBAL_MOVE_BUDGET", value_name = "num", default_value = "25")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
+    move_budget: u32,
+
     /// Memory for items and their index, in MiB; or auto, three quarters of what this process may use
     #[arg(short, long, env = "MBAL_MEMORY_LIMIT", value_name = "num", allow_hyphen_values = true)]
     #[arg(default_value = "64", value_parser = memory_limit)]
@@ -493,6 +498,7 @@ impl Flags {
             flush_enabled: !self.disable_flush_all,
             shutdown_enabled: self.enable_shutdown,
             debug_time: extended.debug_time,
+            move_budget: self.move_budget,
             protocol,
             hot_sample: self.hot_sample,
             stack_distances: self.stack_distances && self.coordinator.is_some(),

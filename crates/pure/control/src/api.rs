@@ -472,7 +472,9 @@ pub struct MoveReport {
     /// How long requests waited for a slice: the longest, and all together.
     pub paused_us_max: u64,
     pub paused_us: u64,
-    /// It goes slower than it could, since clients leave a worker no time.
+    /// From the first slice's begin to the last one's end.
+    pub moved_ms: u64,
+    /// It goes slower than it could, since clients would feel it.
     pub slowed: bool,
 }
 

@@ -63,6 +63,7 @@ fn report(one: &mbal_worker::MoveReport) -> MoveReport {
         bytes: progress.bytes,
         paused_us_max: progress.paused_ns_longest / 1_000,
         paused_us: progress.paused_ns_sum / 1_000,
+        moved_ms: progress.moved_for.as_millis() as u64,
         slowed: progress.is_slowed,
     }
 }

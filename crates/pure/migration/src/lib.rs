@@ -26,6 +26,7 @@ pub use carry::{Advance, Arriver, Leaver};
 pub use destination::{Destination, Met};
 pub use message::{Begin, Malformed, Refusal, Request, Response};
 pub use order::{Incarnation, MOVES_MAX, Order};
+pub use pace::{Pace, Strain};
 pub use report::{Progress, State, Why};
 pub use source::Source;
 pub use window::{BYTES_IN_FLIGHT_MAX, PART_BYTES, PARTS_IN_FLIGHT_MAX};

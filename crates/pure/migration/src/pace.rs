@@ -2,29 +2,61 @@
 
 use std::time::Duration;
 
+use mbal_model::Instant;
+
 const REST_MIN: Duration = Duration::from_millis(1);
-/// So there are ten slices a second in any case.
-pub const REST_MAX: Duration = Duration::from_millis(100);
+/// So there are five slices a second in any case,
+const REST_MAX: Duration = Duration::from_millis(200);
+/// and ten where the source has more to do than it can.
+const REST_MAX_FULL: Duration = Duration::from_millis(100);
+/// Nobody knows yet what clients will feel.
+const REST_FIRST: Duration = Duration::from_millis(4);
+/// What the last change of the rests has done is known so much later.
+const CHANGED_EVERY: Duration = Duration::from_millis(100);
+
+/// What clients of a worker feel of its moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strain {
+    #[default]
+    None,
+    /// They wait longer than moves may make them.
+    Felt,
+    /// They leave the worker no time.
+    Full,
+}
 
 /// Rests between two slices, never inside of one: there clients wait for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pace {
     rest: Duration,
+    /// When it may change.
+    changes_at: Option<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { rest: REST_FIRST, changes_at: None }
+    }
 }
 
 impl Pace {
-    /// How long to rest after a slice. `strained`: clients left the worker no time, here or there.
-    pub fn rest(&mut self, strained: bool) -> Duration {
-        self.rest = match strained {
-            true => (self.rest * 2).clamp(REST_MIN, REST_MAX),
-            false if self.rest <= REST_MIN => Duration::ZERO,
-            false => self.rest / 2,
-        };
+    /// How long to rest after a slice. `there`: what the destination has said.
+    pub fn rest(&mut self, now: Instant, here: Strain, there: bool) -> Duration {
+        let changes_at = *self.changes_at.get_or_insert(now + CHANGED_EVERY);
+        if changes_at <= now {
+            self.changes_at = Some(now + CHANGED_EVERY);
+            let longest = if here == Strain::Full { REST_MAX_FULL } else { REST_MAX };
+            self.rest = match here != Strain::None || there {
+                true => (self.rest * 2).clamp(REST_MIN, longest),
+                false if self.rest <= REST_MIN => Duration::ZERO,
+                false => self.rest * 3 / 4,
+            };
+        }
         self.rest
     }
 
     pub fn is_slowed(&self) -> bool {
-        !self.rest.is_zero()
+        self.rest > REST_FIRST
     }
 }
 
@@ -65,16 +97,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_grow_while_a_worker_has_no_time_left_and_end_when_it_has() {
-        let mut pace = Pace::default();
-        let mut rests = |strains: &[bool]| -> Vec<u128> {
-            strains.iter().map(|strained| pace.rest(*strained).as_micros()).collect()
+    fn rests_grow_while_clients_feel_a_move_and_end_when_they_do_not() {
+        let (mut pace, mut now) = (Pace::default(), Instant::ZERO);
+        let mut rests = |strains: &[Strain]| -> Vec<u128> {
+            let mut rest = |strain: &Strain| {
+                let rest = pace.rest(now, *strain, false);
+                now += CHANGED_EVERY;
+                rest.as_micros()
+            };
+            strains.iter().map(&mut rest).collect()
         };
-        assert_eq!(rests(&[false, true, true, true]), [0, 1_000, 2_000, 4_000]);
-        assert_eq!(rests(&[true; 9])[5..], [100_000; 4], "some progress always");
-        assert_eq!(rests(&[false; 3]), [50_000, 25_000, 12_500]);
-        assert_eq!(rests(&[false; 9])[4..], [0; 5]);
-        assert!(!pace.is_slowed());
+        use Strain::{Felt, Full, None};
+        assert_eq!(rests(&[None, Felt, Felt]), [4_000, 8_000, 16_000]);
+        assert_eq!(rests(&[Felt; 9])[3..], [200_000; 6], "some progress always");
+        assert_eq!(rests(&[Full]), [100_000], "it is to get rid of what it has");
+        assert_eq!(rests(&[None; 3]), [75_000, 56_250, 42_187]);
+        assert_eq!(rests(&[None; 18])[14..], [0; 4]);
+        assert_eq!(rests(&[Felt]), [1_000]);
+    }
+
+    #[test]
+    fn a_rest_stays_until_what_it_does_is_known() {
+        let mut pace = Pace::default();
+        let rests = [0, 40, 99, 100, 150, 200]
+            .map(|ms| pace.rest(Instant::from_millis(ms), Strain::None, true).as_millis());
+        assert_eq!(rests, [4, 4, 4, 8, 8, 16]);
+        assert!(pace.is_slowed());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a server's heartbeat says of a move that it is the source of.
 
+use std::time::Duration;
+
 use crate::message::Refusal;
 
 /// How far it is.
@@ -39,7 +41,9 @@ pub struct Progress {
     /// How long requests for one slice had to wait.
     pub paused_ns_longest: u64,
     pub paused_ns_sum: u64,
-    /// It rests between slices, since clients leave a worker no time.
+    /// From the first slice's begin to the last one's end.
+    pub moved_for: Duration,
+    /// It rests between slices, since clients would feel it.
     pub is_slowed: bool,
     /// It was to be cancelled when something had gone.
     pub cancelled_too_late: bool,

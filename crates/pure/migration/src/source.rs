@@ -16,7 +16,7 @@ use mbal_model::planted::{Fault, is_planted};
 
 use crate::message::{Request, Response};
 use crate::order::Order;
-use crate::pace::{Pace, Patience};
+use crate::pace::{Pace, Patience, Strain};
 use crate::report::{Progress, State, Why};
 use crate::window::Window;
 
@@ -35,7 +35,7 @@ pub enum Event {
     LinkDown,
     Answer(Response),
     /// Whether clients leave the worker that does the steps no time.
-    Strained(bool),
+    Strained(Strain),
     /// The coordinator wants the move to end before it has begun in earnest.
     Cancel,
     /// The coordinator has ended the move, since the destination has died.
@@ -139,9 +139,11 @@ pub struct Source {
     /// The cachelet is to stay.
     back: Option<Why>,
     handed_over: bool,
+    /// When the first slice was frozen.
+    began: Option<Instant>,
     patience: Patience,
     pace: Pace,
-    strained_here: bool,
+    strain: Strain,
     strained_there: bool,
     progress: Progress,
 }
@@ -157,9 +159,10 @@ impl Source {
             gone: None,
             back: None,
             handed_over: false,
+            began: None,
             patience: Patience::new(),
             pace: Pace::default(),
-            strained_here: false,
+            strain: Strain::None,
             strained_there: false,
             progress: Progress::default(),
         }
@@ -232,7 +235,7 @@ impl Source {
             // What a destination has said before it died may come late.
             Event::Answer(_) if self.back == Some(Why::Lost) => {}
             Event::Answer(answer) => return self.answered(now, answer),
-            Event::Strained(strained) => self.strained_here = strained,
+            Event::Strained(strain) => self.strain = strain,
             Event::Cancel => self.stay_if_whole(Why::Cancelled),
             Event::Lost => self.back = Some(Why::Lost),
             Event::HandedOver => self.handed_over = true,
@@ -406,6 +409,7 @@ impl Source {
 
     /// The stamp of the frozen slice's batches; `None`: no slice is left.
     pub fn froze(&mut self, now: Instant, stamp: Option<u64>) {
+        self.began.get_or_insert(now);
         self.phase = match stamp {
             Some(stamp) => Phase::Frozen { since: now, stamp, look_at: now },
             None => Phase::Sealed,
@@ -453,8 +457,9 @@ impl Source {
             return;
         }
         let is_all = self.gone == Some(self.order.prefix.last_hash());
-        let rest = self.pace.rest(self.strained_here || self.strained_there);
+        let rest = self.pace.rest(now, self.strain, self.strained_there);
         self.progress.is_slowed = self.pace.is_slowed();
+        self.progress.moved_for = now - self.began.unwrap_or(now);
         self.phase = if is_all { Phase::Sealed } else { Phase::Here { from: now + rest } };
     }
 

@@ -95,7 +95,9 @@ fn a_slice_is_gone_when_all_of_it_is_taken_and_forgotten_when_it_is_served() {
     source.forgot(at(3), true);
     assert_eq!(source.next(at(3)), Next::Do(Step::Forget));
     source.forgot(at(3), false);
-    assert_eq!(source.next(at(3)), Next::Do(Step::Freeze));
+    let rested = at(3 + 4 * MILLISECOND);
+    assert_eq!(source.next(at(3)), Next::Wait(Some(rested)));
+    assert_eq!(source.next(rested), Next::Do(Step::Freeze));
     let progress = source.progress();
     assert_eq!((progress.slices, progress.parts, progress.bytes), (1, 2, 2 * PART_BYTES as u64));
     assert_eq!((progress.paused_ns_longest, progress.paused_ns_sum), (2, 2));
@@ -297,7 +299,7 @@ fn a_refused_or_stuck_cachelet_stays() {
 }
 
 #[test]
-fn rests_are_between_slices_while_either_side_is_strained() {
+fn rests_are_between_slices() {
     let mut source = sending();
     source.exported(at(0), part(0, 0, first_last(), false));
     let strained = Response::Taken { slice: 0, number: 0, strained: true };
@@ -305,8 +307,8 @@ fn rests_are_between_slices_while_either_side_is_strained() {
     source.handle(at(0), Event::Answer(Response::Served(first_last()))).unwrap();
     assert_eq!(source.next(at(0)), Next::Say(Request::Gone(first_last())));
     source.forgot(at(0), false);
-    assert_eq!(source.next(at(0)), Next::Wait(Some(at(MILLISECOND))));
-    assert!(source.progress().is_slowed);
+    assert_eq!(source.next(at(0)), Next::Wait(Some(at(4 * MILLISECOND))), "as any first slice");
+    assert!(!source.progress().is_slowed, "nobody knows yet what it does");
 }
 
 /// A destination that is ready.

@@ -1,5 +1,6 @@
 //! The cluster's map, and cachelets that move between servers. `docs/design/moves.md` is the protocol.
 
+pub(crate) mod budget;
 pub(crate) mod carrying;
 pub(crate) mod followed;
 pub(crate) mod following;

@@ -44,6 +44,8 @@ pub struct Settings {
     pub worker_addresses: Vec<SocketAddr>,
     /// `--link-timeout`: what another server was asked has failed after it.
     pub link_timeout: Duration,
+    /// `--move-budget`: so many percent may moves add to how long requests wait.
+    pub move_budget: u32,
     /// `-B`.
     pub protocol: Protocol,
     /// `-S`: a binary client logs in first.
@@ -218,6 +220,7 @@ impl Default for Settings {
             debug_time: false,
             worker_addresses: Vec::new(),
             link_timeout: Duration::from_secs(1),
+            move_budget: 25,
             protocol: Protocol::Auto,
             sasl: false,
             auth_file: None,

@@ -102,6 +102,7 @@ impl Worker {
             lapsed: false,
             lease_now: Instant::ZERO,
         };
+        let move_budget = shared.settings.move_budget;
         let sampler = Sampler::new(shared.hot_sample(Seconds::MAX, id), id.0.into());
         Worker {
             here,
@@ -113,7 +114,7 @@ impl Worker {
             links: Links::default(),
             held: HeldRequests::default(),
             wakes: Wakes::default(),
-            carrier: Carrier::default(),
+            carrier: Carrier::new(move_budget),
             settling: Settling::default(),
             replied: Vec::new(),
             once: AnsweredOnce::default(),
@@ -374,7 +375,7 @@ impl Worker {
     /// Does some of what can wait: a step of the store's, and some of each move's. Between two events.
     /// `is_idle`: clients have left this worker some time since the last call. Moves slow down while they do not.
     pub fn background(&mut self, now: Now, is_idle: bool, actions: &mut Actions) -> Background {
-        self.carrier.is_strained = !is_idle;
+        self.carrier.observe(&self.shared, &self.here, now, is_idle);
         let hastens = self.carry(now, actions);
         let (chore, goes_on) =
             self.shared.store.background_step(self.here.owner.worker, now.second);

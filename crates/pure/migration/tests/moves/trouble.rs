@@ -1,9 +1,9 @@
 //! What goes wrong, and what the coordinator orders meanwhile.
 
 use mbal_cachelet::Store;
-use mbal_migration::Incarnation;
 use mbal_migration::destination;
 use mbal_migration::source;
+use mbal_migration::{Incarnation, Strain};
 use mbal_model::MoveId;
 
 use crate::world::{Event, MILLISECOND, NOW, SECOND, World, serves, store};
@@ -95,13 +95,14 @@ impl World {
 
     pub fn tell_strain(&mut self, host: usize) {
         let strained = self.hosts[host].strained;
+        let strain = if strained { Strain::Felt } else { Strain::None };
         let here = &self.hosts[host];
         let leaving: Vec<MoveId> =
             here.leaving.iter().map(|one| one.leaver.source.order().id).collect();
         let arriving: Vec<MoveId> =
             here.coming.iter().map(|one| one.arriver.destination.id()).collect();
         for id in leaving {
-            self.tell_source(host, id, source::Event::Strained(strained));
+            self.tell_source(host, id, source::Event::Strained(strain));
         }
         for id in arriving {
             let event = destination::Event::Strained(strained);

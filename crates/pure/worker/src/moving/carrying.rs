@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use mbal_migration::{Advance, State, destination};
+use mbal_migration::{Advance, State, Strain, destination};
 use mbal_model::{Elsewhere, Instant, Prefix};
 
 use crate::commands::context::Here;
 use crate::event::{Action, Actions};
+use crate::moving::budget::{LatencyBudget, Waits};
 use crate::moving::moves::{Move, Side, Sides};
 use crate::shared::Shared;
 use crate::time::Now;
@@ -21,12 +22,11 @@ const LEASE_AGAIN: Duration = Duration::from_millis(2);
 const STEPS: usize = 2;
 
 /// A worker's part in moves.
-#[derive(Default)]
 pub(crate) struct Carrier {
     /// When moves go on, if not before.
     pub at: Option<Instant>,
-    /// Clients leave the worker no time.
-    pub is_strained: bool,
+    budget: LatencyBudget,
+    strain: Strain,
     /// It has gone on with a move when it last looked.
     pub went_on: bool,
 }
@@ -41,6 +41,22 @@ pub(crate) struct Carried {
 }
 
 impl Carrier {
+    pub fn new(move_budget: u32) -> Carrier {
+        let budget = LatencyBudget::new(move_budget);
+        Carrier { at: None, budget, strain: Strain::None, went_on: false }
+    }
+
+    /// Looks how long clients wait, before what is done in the background.
+    pub fn observe(&mut self, shared: &Shared, here: &Here, now: Now, is_idle: bool) {
+        let counters = shared.counters(here.owner.worker.0.into());
+        let counted = || Waits { requests: counters.turns.get(), ns: counters.waited_ns.get() };
+        self.strain = self.budget.observe(now.instant(), is_idle, counted);
+        // By a deadline: clients wait rather than miss.
+        if shared.cpu_budget.hurries() && self.strain == Strain::Felt {
+            self.strain = Strain::None;
+        }
+    }
+
     /// Goes on with the moves that this worker carries. In no batch.
     pub fn carry(
         &mut self,
@@ -95,7 +111,7 @@ impl Carrier {
         if is_lapsed && !sides.side.has_ended() {
             return Pause::Until(at + LEASE_AGAIN);
         }
-        sides.side.strain(self.is_strained);
+        sides.side.strain(self.strain);
         while steps < STEPS {
             let Sides { link, side } = &mut *sides;
             if side.begins_slice(at) {
@@ -144,6 +160,7 @@ impl Carrier {
             };
             one.publish(side);
             self.went_on = true;
+            self.budget.moves();
             let said = said.filter(|_| !is_lapsed);
             if let (Some((kind, payload)), Some(link)) = (said, *link) {
                 actions.list.push(Action::TellMove { link, id: one.id, kind, payload });

@@ -16,7 +16,7 @@ use std::sync::atomic::{
 };
 
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
-use mbal_migration::{Arriver, Leaver, State, destination, source};
+use mbal_migration::{Arriver, Leaver, State, Strain, destination, source};
 use mbal_model::{Instant, MoveId, MoveLink, Prefix, ServerId, WorkerId};
 use mbal_wire::Gone;
 
@@ -132,14 +132,15 @@ impl Move {
 }
 
 impl Side {
-    /// Whether the worker that carries it has no time left.
-    pub fn strain(&mut self, strained: bool) {
+    /// What clients of the worker that carries it feel.
+    pub fn strain(&mut self, strain: Strain) {
         let is_fine = match self {
             Side::Leaves(leaver) => {
-                leaver.source.handle(Instant::ZERO, source::Event::Strained(strained)).is_ok()
+                leaver.source.handle(Instant::ZERO, source::Event::Strained(strain)).is_ok()
             }
             Side::Comes(arriver) => {
-                arriver.destination.handle(destination::Event::Strained(strained)).is_ok()
+                let strained = destination::Event::Strained(strain != Strain::None);
+                arriver.destination.handle(strained).is_ok()
             }
         };
         assert!(is_fine, "it is no message");

@@ -89,10 +89,14 @@ impl CpuBudget {
         self.hurries.store(true, Relaxed);
     }
 
+    pub fn hurries(&self) -> bool {
+        self.hurries.load(Relaxed)
+    }
+
     /// Moves are slowed down much for its sake.
     pub fn is_small(&self) -> bool {
         let is_small = |quota: Quota| !quota.bears_huge_pages();
-        self.quota().is_some_and(is_small) && !self.hurries.load(Relaxed)
+        self.quota().is_some_and(is_small) && !self.hurries()
     }
 
     /// Whether huge pages may be touched from now on, if that may have changed.
@@ -113,7 +117,7 @@ impl CpuBudget {
         if now < next && next <= now + BETWEEN_SLICES_MAX {
             return Err(next);
         }
-        let after = now + quota.between_slices(self.hurries.load(Relaxed));
+        let after = now + quota.between_slices(self.hurries());
         match self.next_slice_ns.compare_exchange(next_ns, after.as_nanos(), Relaxed, Relaxed) {
             Ok(_) => Ok(()),
             // By another worker, at this moment.
