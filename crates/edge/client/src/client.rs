@@ -191,21 +191,18 @@ impl Inner {
     /// Where the owner of this hash is asked, once nothing is unanswered where it was before.
     pub async fn target(&self, hash: u64) -> Target {
         loop {
-            let (route, target, before) = {
+            let (target, before) = {
                 let routes = self.routes();
                 let route = routes.route(hash);
                 let target = |owner| self.target_at(&routes, owner, hash);
                 let before = route.before.map(|owner| (owner, target(owner)));
-                (route, target(route.owner).expect("an owner has an address"), before)
+                (target(route.owner).expect("an owner has an address"), before)
             };
             let Some((owner, before)) = before else { return target };
             if let Some(before) = before {
                 self.await_answers(&before).await;
             }
             self.routes_mut().settled(hash, owner);
-            if self.routes().route(hash).owner == route.owner {
-                return target;
-            }
         }
     }
 

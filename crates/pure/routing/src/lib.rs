@@ -45,14 +45,61 @@ struct Server {
     heard: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Cachelet {
     prefix: Prefix,
     owner: Owner,
     /// By which its owner said so.
     said: MapVersion,
-    /// Who had it before, until nothing that was asked there is unanswered.
-    before: Option<Owner>,
+    /// What of it has gone, while it moves.
+    gone: Option<Gone>,
+    /// Who had it before, or a part of it, until nothing that was asked there is unanswered.
+    before: Vec<Owner>,
+}
+
+/// Of a cachelet that moves, the hashes up to this one are at its new owner: slices go in the order of hashes (docs/design/moves.md).
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Gone {
+    last: u64,
+    owner: Owner,
+}
+
+/// A client follows a move in so many steps at most, since in each one it waits for what is unanswered.
+const STEPS_FOLLOWED: u64 = 16;
+
+impl Cachelet {
+    /// Who is asked for this hash of it.
+    fn at(&self, hash: u64) -> Owner {
+        self.gone.filter(|gone| hash <= gone.last).map_or(self.owner, |gone| gone.owner)
+    }
+
+    /// Everybody who may have been asked for a hash of it: while somebody is waited for, not who comes after him.
+    fn asked(&self) -> Vec<Owner> {
+        match (self.before.is_empty(), self.gone) {
+            (true, None) => vec![self.owner],
+            (true, Some(gone)) => vec![self.owner, gone.owner],
+            (false, _) => self.before.clone(),
+        }
+    }
+
+    /// The reply to a request of this hash, which the owner was asked for, says that it is there: so is what is below it.
+    fn has_gone(&mut self, hash: u64, to: Owner) -> bool {
+        let step = (self.prefix.last_hash() - self.prefix.first_hash()) / STEPS_FOLLOWED;
+        let known = self.gone.filter(|gone| gone.owner == to).map_or(0, |gone| gone.last);
+        let from = known.max(self.prefix.first_hash());
+        if hash - self.prefix.first_hash() < step || hash < from || hash - from < step {
+            return false;
+        }
+        self.before = self.asked();
+        self.gone = Some(Gone { last: hash, owner: to });
+        true
+    }
+
+    /// Who has got a part of it says that it is not there.
+    fn came_back(&mut self) {
+        self.before = self.asked();
+        self.gone = None;
+    }
 }
 
 /// Where a key's requests go.
@@ -195,19 +242,31 @@ impl Routes {
             server.heard = server.heard.max(version.local);
         }
         let at = self.index(hash);
-        let known = self.cachelets[at];
+        // What has gone is not there: it has come back.
+        let has_gone_there = |gone: Gone| gone.owner.server == asked && hash <= gone.last;
+        let is_back = owner.server != asked && self.cachelets[at].gone.is_some_and(has_gone_there);
+        if is_back {
+            self.cachelets[at].came_back();
+        }
+        let known = self.cachelets[at].clone();
         let counts = match known.owner.server == owner.server {
             true => known.said <= version,
             // Under one map a cachelet is one server's. Who says otherwise takes part in a move that has not ended, and may
             // have a part of it.
             false => known.said.map < version.map,
         };
-        let moved = counts && self.with_port(known.owner) != self.with_port(owner);
-        if counts {
-            let before = if moved { known.before.or(Some(known.owner)) } else { known.before };
-            self.cachelets[at] = Cachelet { owner, said: version, before, ..known };
-        }
-        Heeded { moved, ask }
+        let moved = match counts {
+            true => {
+                self.cachelets[at] = self.moved(&known, known.prefix, owner, version);
+                self.with_port(known.at(hash)) != self.with_port(self.cachelets[at].at(hash))
+            }
+            // By the map by which the cachelet is known: it is on its way.
+            false if known.said.map == version.map && asked == known.owner.server => {
+                owner.server != asked && self.cachelets[at].has_gone(hash, owner)
+            }
+            false => false,
+        };
+        Heeded { moved: moved || is_back, ask }
     }
 
     /// The server has started anew, for all that is known: its local versions begin again.
@@ -222,18 +281,17 @@ impl Routes {
 
     pub fn route(&self, hash: u64) -> Route {
         let cachelet = &self.cachelets[self.index(hash)];
-        let owner = self.with_port(cachelet.owner);
-        let before = cachelet.before.map(|before| self.with_port(before));
-        Route { owner, before: before.filter(|before| *before != owner) }
+        let owner = self.with_port(cachelet.at(hash));
+        let mut before = cachelet.before.iter().map(|before| self.with_port(*before));
+        Route { owner, before: before.find(|before| *before != owner) }
     }
 
     /// Nothing of this hash's cachelet is unanswered at `before`.
     pub fn settled(&mut self, hash: u64, before: Owner) {
         let at = self.index(hash);
-        let known = self.cachelets[at].before;
-        if known.is_some_and(|owner| self.with_port(owner) == before) {
-            self.cachelets[at].before = None;
-        }
+        let mut left = std::mem::take(&mut self.cachelets[at].before);
+        left.retain(|owner| self.with_port(*owner) != before);
+        self.cachelets[at].before = left;
     }
 
     /// The hash's cachelet, as far as it is known.
@@ -295,6 +353,18 @@ impl Routes {
         Owner { server, worker: WorkerId(worker % workers.max(1) as u16) }
     }
 
+    /// What was known of a cachelet, or of the whole that it was a part of, once it has this owner.
+    fn moved(&self, old: &Cachelet, prefix: Prefix, owner: Owner, said: MapVersion) -> Cachelet {
+        if prefix == old.prefix && owner.server == old.owner.server {
+            // It may still be on its way.
+            let is_there = self.with_port(owner) == self.with_port(old.owner);
+            let before = if is_there { old.before.clone() } else { old.asked() };
+            let gone = old.gone.filter(|gone| self.servers.contains_key(&gone.owner.server));
+            return Cachelet { prefix, owner, said, gone, before };
+        }
+        Cachelet { prefix, owner, said, gone: None, before: old.asked() }
+    }
+
     fn index(&self, hash: u64) -> usize {
         self.cachelets.partition_point(|one| one.prefix.first_hash() <= hash) - 1
     }
@@ -315,16 +385,12 @@ impl Routes {
                 }
             }
             // Each piece has one owner before, so that it is known what to wait for.
-            let pieces = match parts[..] {
-                [] => vec![(prefix, None)],
-                [one] => vec![(prefix, Some(one))],
-                _ => parts.iter().map(|part| (part.prefix, Some(*part))).collect(),
+            let new = match parts[..] {
+                [] => vec![Cachelet { prefix, owner, said, gone: None, before: Vec::new() }],
+                [one] => vec![self.moved(one, prefix, owner, said)],
+                _ => parts.iter().map(|part| self.moved(part, part.prefix, owner, said)).collect(),
             };
-            for (prefix, old) in pieces {
-                let before = old.and_then(|old| old.before.or(Some(old.owner)));
-                let before = before.filter(|before| *before != owner);
-                self.cachelets.push(Cachelet { prefix, owner, said, before });
-            }
+            self.cachelets.extend(new);
         }
     }
 }

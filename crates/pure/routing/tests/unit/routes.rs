@@ -193,6 +193,106 @@ fn a_new_map_says_for_every_part_where_it_was_before() {
     assert_eq!(QUARTERS.map(before), [Some((1, 0)), Some((1, 1)), Some((2, 0)), None]);
 }
 
+/// Where a hash of the first cachelet goes, in sixteenths of it, and who is waited for.
+fn part(routes: &Routes, sixteenth: u64) -> (u16, Option<u16>) {
+    let Route { owner, before } = routes.route(sixteenth << 58);
+    (owner.server.0, before.map(|before| before.server.0))
+}
+
+/// What a server answers to a request for such a hash.
+fn told(routes: &mut Routes, sixteenth: u64, asked: u16, hint: &str) -> bool {
+    let hint = Hint::parse(hint.as_bytes()).expect("well formed");
+    routes.heed(sixteenth << 58, ServerId(asked), hint).moved
+}
+
+#[test]
+fn what_has_gone_of_a_cachelet_that_moves_is_asked_for_there() {
+    let mut routes = routes();
+    assert!(told(&mut routes, 4, 1, "5.3.2/1"));
+    assert_eq!([3, 4, 5].map(|at| part(&routes, at)), [(2, Some(1)), (2, Some(1)), (1, None)]);
+    routes.settled(0, Owner { server: ServerId(1), worker: WorkerId(0) });
+    assert_eq!([4, 5].map(|at| part(&routes, at)), [(2, None), (1, None)]);
+    assert!(!told(&mut routes, 2, 1, "5.3.2/1"), "it is known");
+    let hint = Hint::parse(b"5.3.2/1").expect("well formed");
+    let little = routes.heed(9 << 57, ServerId(1), hint);
+    assert!(!little.moved, "each step costs a wait");
+    assert!(told(&mut routes, 9, 1, "5.3.2/1"));
+    assert_eq!([9, 10].map(|at| part(&routes, at)), [(2, Some(1)), (1, Some(2))]);
+    // All of it has gone.
+    assert!(routes.learn(&view("6.0", ["2/1", "1/1", "2/0", "2/1"]), None, &address("x:1")));
+    assert_eq!([3, 10].map(|at| part(&routes, at)), [(2, Some(1)), (2, Some(1))]);
+}
+
+#[test]
+fn what_has_come_back_is_asked_for_where_it_was() {
+    let mut routes = routes();
+    assert!(told(&mut routes, 4, 1, "5.3.2/1"));
+    routes.settled(0, Owner { server: ServerId(1), worker: WorkerId(0) });
+    assert!(!told(&mut routes, 5, 2, "5.3.1/0"), "that was never said to be there");
+    assert!(told(&mut routes, 3, 2, "5.3.1/0"));
+    assert_eq!([3, 9].map(|at| part(&routes, at)), [(1, Some(2)), (1, Some(2))]);
+}
+
+#[test]
+fn a_map_in_which_the_cachelet_still_moves_changes_nothing_but_a_server_that_is_gone() {
+    let mut routes = routes();
+    assert!(told(&mut routes, 4, 1, "5.3.2/1"));
+    assert!(routes.learn(&view("6.0", ["1/0", "2/1", "2/0", "2/1"]), None, &address("x:1")));
+    assert_eq!(part(&routes, 4), (2, Some(1)));
+    let alone = "version 7.0\nserver 1 link a:1 client a:2 workers a:10\ncachelet 0000/2 1/0\n\
+        cachelet 4000/2 1/0\ncachelet 8000/2 1/0\ncachelet c000/2 1/0\n";
+    let alone = ClusterView::parse(alone).expect("well formed");
+    assert!(routes.learn(&alone, None, &address("x:1")));
+    assert_eq!(part(&routes, 4).0, 1);
+}
+
+/// Who waits as routes say asks for no key at one place while it is unanswered at another, whatever servers say.
+#[test]
+fn the_requests_for_a_key_are_in_order_whatever_comes() {
+    let mut dice = Random::new(2);
+    let mut random = move |below: u64| dice.below(below);
+    let (mut partly, mut waits) = (0, 0);
+    for _ in 0..300 {
+        let mut routes = routes();
+        let mut unanswered: Vec<(u64, Owner)> = Vec::new();
+        for _ in 0..200 {
+            let hash = random(16) << 58 | random(4) << 62;
+            match random(8) {
+                0..4 => {
+                    while let Some(before) = routes.route(hash).before {
+                        unanswered.retain(|(_, owner)| *owner != before);
+                        routes.settled(hash, before);
+                        waits += 1;
+                    }
+                    let owner = routes.route(hash).owner;
+                    partly += u32::from(routes.cachelets[routes.index(hash)].gone.is_some());
+                    let others = unanswered.iter().filter(|(key, at)| *key == hash && *at != owner);
+                    assert_eq!(others.count(), 0);
+                    unanswered.push((hash, owner));
+                }
+                4 => unanswered.truncate(random(20) as usize),
+                5 if random(4) == 0 => {
+                    let owners = [0; 4].map(|_| format!("{}/{}", 1 + random(2), random(2)));
+                    let owners = [0, 1, 2, 3].map(|at| owners[at].as_str());
+                    let version = format!("{}.{}", routes.version() + random(2), random(9));
+                    let from = [None, Some(ServerId(1)), Some(ServerId(2))][random(3) as usize];
+                    routes.learn(&view(&version, owners), from, &address("a:2"));
+                }
+                _ => {
+                    let map = routes.version() + u64::from(random(9) == 0);
+                    let hint = match random(3) {
+                        0 => format!("{map}.{}.{}", random(9), random(2)),
+                        _ => format!("{map}.{}.{}/{}", random(9), 1 + random(2), random(2)),
+                    };
+                    let hint = Hint::parse(hint.as_bytes()).expect("well formed");
+                    routes.heed(hash, ServerId(1 + random(2) as u16), hint);
+                }
+            }
+        }
+    }
+    assert!(partly > 1_000 && waits > 1_000, "{partly}, {waits}");
+}
+
 /// Random hints and documents never leave a hash without somebody who has an address, and a key ends where the newest says.
 #[test]
 fn every_hash_has_a_port_whatever_comes() {
