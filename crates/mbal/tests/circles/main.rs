@@ -20,9 +20,9 @@ const IMPLS_MAX: usize = 6;
 const LARGE: [(&str, &str, usize, usize); 5] = [
     ("bench", "Args", 53, 0),
     ("bench", "Generator", 31, 3),
-    ("mbal", "Flags", 55, 1),
+    ("mbal", "Flags", 56, 1),
     ("mbal", "ProxyFlags", 31, 1),
-    ("pure/worker", "Settings", 34, 1),
+    ("pure/worker", "Settings", 35, 1),
 ];
 
 #[test]
