@@ -87,7 +87,7 @@ impl Cachelet {
         let step = (self.prefix.last_hash() - self.prefix.first_hash()) / STEPS_FOLLOWED;
         let known = self.gone.filter(|gone| gone.owner == to).map_or(0, |gone| gone.last);
         let from = known.max(self.prefix.first_hash());
-        if hash - self.prefix.first_hash() < step || hash < from || hash - from < step {
+        if hash < from || hash - from < step {
             return false;
         }
         self.before = self.asked();
@@ -108,7 +108,7 @@ pub struct Route {
     /// A worker with a port; of a server whose workers have none, the first.
     pub owner: Owner,
     /// Where they went before. Who keeps the order of its requests waits until nothing is unanswered there, and says
-    /// [`Routes::settled`].
+    /// [`Routes::settled`]; then there may be another place.
     pub before: Option<Owner>,
 }
 
