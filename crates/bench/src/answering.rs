@@ -22,7 +22,7 @@ impl Generator<'_> {
         loop {
             let connection = &mut self.connections[index];
             let datagrams = connection.is_datagrams();
-            match connection.receive(&mut self.input, READ_BYTES)? {
+            match connection.receive(&mut self.input, READ_BYTES, &self.epoll)? {
                 None => break,
                 Some(Received { filled, lost }) => self.answer(index, filled, lost, now)?,
             }

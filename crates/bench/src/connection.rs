@@ -18,6 +18,10 @@ use crate::wording::Wording;
 
 pub struct Connection {
     pub stream: Stream,
+    /// Where it leads to, if a server that has nothing more to say may close it.
+    leads_to: Option<Address>,
+    /// The server has done so: it is opened again when there is something to ask.
+    is_closed: bool,
     /// The client that it belongs to: itself alone, or one connection to each worker.
     pub client: usize,
     pub awaited: VecDeque<Awaited>,
@@ -63,6 +67,8 @@ impl Connection {
         let datagrams = matches!(stream, Stream::Udp(_)).then(Datagrams::default);
         Ok(Self {
             stream,
+            leads_to: None,
+            is_closed: false,
             client,
             awaited: VecDeque::new(),
             in_flight: 0,
@@ -72,6 +78,19 @@ impl Connection {
             waits_to_write: false,
             index,
         })
+    }
+
+    /// A server of a cluster that has been emptied may end, and come back.
+    pub fn may_close(self, address: &Address) -> Self {
+        Self { leads_to: Some(address.clone()), ..self }
+    }
+
+    /// Opens it again, if the server has closed it.
+    pub fn reopen(&mut self, target: &Target, epoll: &OwnedFd) -> Result<(), String> {
+        let Some(address) = self.leads_to.clone().filter(|_| self.is_closed) else { return Ok(()) };
+        let new = Self::open(target, &address, self.client, self.index as usize, epoll)?;
+        (self.stream, self.is_closed, self.waits_to_write) = (new.stream, false, false);
+        Ok(())
     }
 
     pub fn is_datagrams(&self) -> bool {
@@ -223,11 +242,21 @@ impl Connection {
         Ok(sent)
     }
 
+    /// The server has closed it, as it may while nothing is on its way. Else the socket would be reported for ever.
+    fn close(&mut self, epoll: &OwnedFd) -> Result<(), String> {
+        if self.leads_to.is_none() || !self.awaited.is_empty() || !self.out.is_empty() {
+            return Err("the server closed a connection".into());
+        }
+        self.is_closed = true;
+        epoll::delete(epoll, &self.stream).map_err(|error| error.to_string())
+    }
+
     /// Receives behind the start that is still there; nothing when nothing has arrived.
     pub fn receive(
         &mut self,
         input: &mut Vec<u8>,
         read_bytes: usize,
+        epoll: &OwnedFd,
     ) -> Result<Option<Received>, String> {
         let held = self.partial.len();
         if input.len() < held + read_bytes {
@@ -235,7 +264,7 @@ impl Connection {
         }
         let bytes = match self.stream.read(&mut input[held..]) {
             Ok(0) if self.datagrams.is_none() => {
-                return Err("the server closed a connection".into());
+                return self.close(epoll).map(|()| None);
             }
             Ok(bytes) => bytes,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {

@@ -124,13 +124,12 @@ impl<'a> Generator<'a> {
         let mut connections = Vec::with_capacity(clients * width);
         for index in 0..clients * width {
             let address = &addresses[index % width];
-            connections.push(Connection::open(
-                &load.target,
-                address,
-                index / width,
-                index,
-                &epoll,
-            )?);
+            let client = index / width;
+            let connection = Connection::open(&load.target, address, client, index, &epoll)?;
+            connections.push(match load.follow {
+                true => connection.may_close(address),
+                false => connection,
+            });
         }
         // Without this the kernel may add 50 µs to every sleep.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).map_err(|e| e.to_string())?;

@@ -196,7 +196,9 @@ impl Generator<'_> {
     pub fn flush(&mut self) -> Result<(), String> {
         for &index in &self.touched {
             if !self.connections[index].out.is_empty() {
-                self.connections[index].flush(&self.epoll)?;
+                let connection = &mut self.connections[index];
+                connection.reopen(&self.load.target, &self.epoll)?;
+                connection.flush(&self.epoll)?;
             }
         }
         self.touched.clear();

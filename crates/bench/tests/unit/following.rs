@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::spawn;
+use std::time::Duration;
 
 use crate::address::Address;
 use crate::against_servers::args;
@@ -35,10 +36,13 @@ struct TwoWorkers {
     /// By worker: the requests that it got for the lent cachelet before and after it was lent.
     got: [[AtomicU64; 2]; 2],
     requests: AtomicU64,
+    /// Worker 0 ends when it has nothing left, as an emptied server does, and gets the cachelet back later.
+    ends: bool,
 }
 
 impl TwoWorkers {
     const LENDS_AFTER: u64 = 1_000;
+    const BACK_AFTER: u64 = 3_000;
 
     /// The common port, where the table is to be had.
     fn listen(self: Arc<Self>) -> Address {
@@ -65,23 +69,31 @@ impl TwoWorkers {
 
     /// Everything is a miss; what matters is who was asked, and what the token says.
     fn serve(&self, worker: usize, mut stream: TcpStream) {
+        if self.ends && worker == 0 {
+            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        }
         let mut input = BufReader::new(stream.try_clone().unwrap());
         let mut line = String::new();
         while input.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let [_, key, "v", token] = words[..] else { panic!("{line:?}") };
             let hash = mbal_model::Key::new(key.as_bytes()).unwrap().hash();
-            if self.requests.fetch_add(1, Ordering::SeqCst) == Self::LENDS_AFTER {
+            let number = self.requests.fetch_add(1, Ordering::SeqCst);
+            if number == Self::LENDS_AFTER {
                 self.lent.store(true, Ordering::SeqCst);
             }
+            let back = self.ends && number >= Self::BACK_AFTER;
             let lent = self.lent.load(Ordering::SeqCst);
-            assert!(token == "L1.5" || (lent && token == "L1.6"), "{line:?}");
+            let told = ["L1.5", "L1.6", "L1.7"].iter().position(|known| *known == token);
+            assert!(told.expect(token) <= usize::from(lent) + usize::from(back), "{line:?}");
             let mut reply = "EN\r\n";
             if hash >> 63 == 1 {
                 self.got[worker][usize::from(lent)].fetch_add(1, Ordering::SeqCst);
-                if lent && worker == 0 {
-                    reply = "EN L1.6.1\r\n";
-                }
+                reply = match (lent, back, worker) {
+                    (true, false, 0) => "EN L1.6.1\r\n",
+                    (_, true, 1) => "EN L1.7.0\r\n",
+                    _ => reply,
+                };
             }
             line.clear();
             if stream.write_all(reply.as_bytes()).is_err() {
@@ -107,4 +119,18 @@ fn a_smart_client_goes_to_the_owner_and_after_a_move_to_the_new_one() {
     // What was on its way as the cachelet went, at most: 4 connections, 2 deep.
     assert!((1..=8).contains(&got(0, 1)), "{}", got(0, 1));
     assert!(got(1, 1) > 1_000, "{}", got(1, 1));
+}
+
+#[test]
+fn a_server_that_is_empty_may_end_and_come_back() {
+    let server = Arc::new(TwoWorkers { ends: true, ..TwoWorkers::default() });
+    let address = server.clone().listen();
+    let flags = "--follow --connections 4 --keys 1000 --warmup 0 --rate 8000 --requests 5000";
+    let plan = Plan::new(&args(flags)).unwrap();
+    let loads =
+        plan.loads(&address.into(), Task::Measure(Pace::Open { requests_per_second: 8_000.0 }), 1);
+    let round = measure(loads, None, &[], &AtomicBool::new(false)).unwrap();
+    assert_eq!((round.tally.counts.requests, round.tally.wrong), (5_000, 0));
+    let last = server.got[0][1].load(Ordering::SeqCst);
+    assert!(last > 300, "{last} requests when it was back");
 }
