@@ -30,6 +30,10 @@ const STEP_ITEMS: usize = 64;
 const STEP_BYTES: usize = 16 << 10;
 /// What a step of [`Store::export`] writes at most: an item of a step's length may begin where a step has nearly all of its bytes.
 pub const EXPORT_BYTES_MAX: usize = 2 * STEP_BYTES + 512;
+/// About as many bytes as a slice is to have at most: its keys wait while they travel, a millisecond for 200 to 300 KB.
+const SLICE_BYTES: usize = 192 << 10;
+/// A slice of fewer items is not halved: they may be longer than it is to be.
+const HALVED_ITEMS_MIN: usize = 4;
 /// Bytes of items that are removed in one step, since long values have a record for each page.
 const FORGOTTEN_BYTES: usize = 256 << 10;
 
@@ -75,6 +79,17 @@ impl Store {
         inner.chosen = None;
         front.away.begin_to_leave(id, prefix.first_hash());
         true
+    }
+
+    /// Halves the next slice if it has so many bytes that its keys would wait for long; true if it may still have. To be asked before
+    /// [`Store::freeze`]. Where there is no memory for its halves it stays as it is. O(items of the slice).
+    ///
+    /// # Panics
+    /// Unless the cachelet leaves.
+    pub fn halve_next_slice(&self, prefix: Prefix, now: Seconds) -> bool {
+        let mut locked = self.leaver(prefix, now);
+        let gone = locked.site.front.away.gone();
+        gone <= u128::from(prefix.last_hash()) && locked.halve_if_long(gone as u64)
     }
 
     /// Freezes the next slice. When [`Store::all_have_left`] says so of the stamp that is returned, it can be exported. `None`: all
@@ -211,6 +226,23 @@ impl Locked<'_> {
         {
             self.part_at(frozen as u64);
         }
+    }
+
+    /// False if the slice of `hash` is short enough, or cannot be halved.
+    fn halve_if_long(&mut self, hash: u64) -> bool {
+        let Some(slice) = self.site.slice_of(hash) else { return false };
+        let (items, mut some, mut count) = (slice.items().count(), [0; STEP_ITEMS], 0);
+        for (at, offset) in some.iter_mut().zip(slice.offsets()) {
+            prefetch(self.site.memory().at(offset));
+            *at = offset;
+            count += 1;
+        }
+        // The first ones stand for all: their order is that of hashes.
+        let value_bytes = |&offset: &Offset| self.site.item(offset).value_bytes() as usize;
+        let bytes: usize = some[..count].iter().map(value_bytes).sum();
+        items >= HALVED_ITEMS_MIN
+            && bytes * items > SLICE_BYTES * count
+            && self.inner.index.split_slice(&mut self.site, hash)
     }
 
     /// True if there is more to be removed of the index's slice. Nobody reads it any more.

@@ -98,7 +98,9 @@ impl Leaver {
                 if let Some(age_thresholds) = self.planned.or(self.hurried) {
                     store.take_along(prefix, age_thresholds);
                 }
-                source.froze(now, store.freeze(prefix, second(now)));
+                if !store.halve_next_slice(prefix, second(now)) {
+                    source.froze(now, store.freeze(prefix, second(now)));
+                }
             }
             source::Step::Look(stamp) => source.looked(now, store.all_have_left(stamp)),
             source::Step::Export => {

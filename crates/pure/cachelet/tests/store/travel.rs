@@ -38,6 +38,40 @@ fn slices_travel_to_another_server_whole() {
 }
 
 #[test]
+fn slices_of_long_values_are_short_and_nothing_is_lost() {
+    let (source, target) = (Store::new(options(1024, 1, 1)), Store::new(options(1024, 1, 1)));
+    put_all(&source, 0..900, |n| vec![n as u8; 16_000]);
+    let stored = (0..900).filter(|&n| look(&source, n, NOW).is_some()).count();
+    assert!(stored > 800, "{stored} have room");
+    let prefix = Prefix::ALL;
+    assert!(source.begin_to_leave(prefix, MOVE));
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(prefix));
+    loop {
+        while source.halve_next_slice(prefix, NOW) {}
+        if source.freeze(prefix, NOW).is_none() {
+            break;
+        }
+        let parts = parts_of(&source, prefix, &mut cursor);
+        let bytes: usize = parts.iter().map(Vec::len).sum();
+        assert!(bytes < 300_000, "{bytes} bytes in a slice");
+        for part in parts {
+            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
+        }
+        while source.forget(prefix, &mut cursor, NOW) {}
+    }
+    assert_eq!(target.stats().items, stored as u64);
+}
+
+#[test]
+fn a_slice_of_short_items_is_not_halved() {
+    let source = Store::new(options(256, 1, 4));
+    put_all(&source, 0..8_000, |_| vec![b'v'; 100]);
+    let prefix = source.prefixes()[0];
+    assert!(source.begin_to_leave(prefix, MOVE));
+    assert!(!source.halve_next_slice(prefix, NOW));
+}
+
+#[test]
 fn an_import_goes_on_where_it_was_left() {
     let (source, target) = (small(), small());
     put_all(&source, 0..200, |n| vec![n as u8; 200]);
