@@ -1,5 +1,6 @@
 //! Stack distances of a sampled stream.
 
+pub mod lasting;
 pub mod of_cache;
 
 use crate::ages::Ages;

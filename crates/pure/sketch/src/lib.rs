@@ -27,6 +27,7 @@ mod table;
 
 pub use curve::{Curve, point_bytes};
 pub use distances::StackDistances;
+pub use distances::lasting::LastingDistances;
 pub use distances::of_cache::{Chosen, Found};
 pub use hot_keys::{Access, HotKeys, KeyRates, Rates, Slot};
 pub use hyperloglog::HyperLogLog;

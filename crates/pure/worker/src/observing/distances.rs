@@ -3,11 +3,8 @@
 //! A sampled key is shown to the sketch, while no other worker shows it one. Only keys that are here count: who passes a request
 //! on does not, nor who answers from a copy.
 //!
-//! A shown request costs 300 to 430 instructions, so it must be few of a busy server's. They are shown in bursts, with rests
-//! between ([`Bursts`]). While the sketch rests a request costs next to nothing, else a multiplication and a branch.
-//!
-//! A sketch forgets no key, so that keys that nobody asks for any more would crowd out the others. Every few hours it has a
-//! successor, which learns beside it before it takes its place.
+//! They are shown in bursts, with rests between ([`LastingDistances`]). While the sketch rests a request costs next to nothing,
+//! else a multiplication and a branch.
 
 use std::mem::take;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -15,28 +12,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use mbal_cachelet::{ITEM_OVERHEAD_BYTES, Store, View};
 use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::{Key, METRICS, Seconds};
-use mbal_sketch::{Chosen, Curve, Found, StackDistances};
+use mbal_sketch::{Chosen, Curve, Found, LastingDistances, StackDistances};
 use mbal_wire::{Binary, Chunk, Command, Request, Storage, Verb};
 
 use crate::observing::counters::{Counters, Sums, sum};
 use crate::sessions::job::Job;
 use crate::time::Now;
-
-/// Keys that a sketch holds: 0.35 MB, and twice that while it has a successor. As many as fit into its table.
-const SAMPLES_MOST: usize = 12_000;
-/// Requests that are shown in a burst: ten for each key, so that what was not seen before it matters little.
-const BURST: u32 = 1 << 17;
-/// A burst is paid for by so many requests for each that it shows, or by time.
-const REQUESTS_PER_SHOWN: u64 = 25;
-const SHOWN_PER_SECOND: u64 = 500;
-/// A sketch counts for so long, and its successor learns for so long before.
-const RENEWED_EVERY: Seconds = 6 * 3600;
-const LEARNS: Seconds = 1800;
-/// Once a minute what is known weighs so much of itself: a curve tells of the last hour.
-const FADES_EVERY: Seconds = 60;
-const FADES_TO: f64 = 0.983;
-/// While a sketch learns it takes many keys for new, which miss at every size. So it tells of the last ten minutes.
-const LEARNING_FADES_TO: f64 = 0.9;
 
 /// The keys whose reads one worker showed last. One that comes again at once is not shown: if it hit, it has a distance of next to
 /// nothing, which the sketch takes it to have, and what missed misses. So a hot key costs no more than any other.
@@ -75,9 +56,9 @@ impl Shown {
     #[cold]
     fn tell(&mut self, sketches: &mut Sketches) {
         let (missed, lost) = (take(&mut self.missed), take(&mut self.lost));
-        sketches.each().for_each(|sketch| {
-            sketch.distances.missed(missed);
-            sketch.distances.lost(lost);
+        sketches.lasting.each().for_each(|distances| {
+            distances.missed(missed);
+            distances.lost(lost);
         });
     }
 }
@@ -92,126 +73,19 @@ pub(crate) struct Distances {
     bytes: AtomicU64,
 }
 
+#[derive(Default)]
 struct Sketches {
-    counting: Sketch,
-    learning: Option<Sketch>,
-    bursts: Bursts,
-    /// The server's reads that they were told of.
-    reads: u64,
-    faded: Seconds,
+    lasting: LastingDistances,
     flush_number: u32,
 }
 
-struct Sketch {
-    distances: StackDistances,
-    /// All reads, seen or not, that fade like those that are counted.
-    reads: f64,
-    since: Seconds,
-}
-
-impl Sketch {
-    fn new(since: Seconds) -> Sketch {
-        Sketch { distances: StackDistances::new(SAMPLES_MOST), reads: 0.0, since }
-    }
-
-    fn fade(&mut self, share: f64) {
-        self.distances.fade(share);
-        self.reads *= share;
-    }
-}
-
-/// When a server's requests are shown: so many one after another, and then none until that is paid for.
-///
-/// ```text
-///   shown        BURST   rests                       BURST   rests
-///   ─────────── ▆▆▆▆▆▆▆ ··························· ▆▆▆▆▆▆▆ ················
-///               requests / 25 + seconds × 500 ≥ BURST
-/// ```
-///
-/// Where less is shown than is paid for, one burst follows on another.
-struct Bursts {
-    /// When the last one began, and how many requests there were by then.
-    began: Seconds,
-    requests: u64,
-    left: u32,
-}
-
-impl Bursts {
-    fn new() -> Bursts {
-        Bursts { began: 0, requests: 0, left: BURST }
-    }
-
-    fn rests(&self) -> bool {
-        self.left == 0
-    }
-
-    /// Whether the next one begins.
-    fn goes_on(&mut self, second: Seconds, requests: u64) -> bool {
-        let seconds = u64::from(second.saturating_sub(self.began));
-        let by_requests = requests.saturating_sub(self.requests) / REQUESTS_PER_SHOWN;
-        let paid = by_requests + seconds * SHOWN_PER_SECOND;
-        if paid >= u64::from(BURST) {
-            *self = Bursts { began: second, requests, left: BURST };
-        }
-        !self.rests()
-    }
-}
-
 impl Sketches {
-    fn each(&mut self) -> impl Iterator<Item = &mut Sketch> {
-        std::iter::once(&mut self.counting).chain(&mut self.learning)
-    }
-
-    fn pass_to(&mut self, second: Seconds) {
-        if self.faded + FADES_EVERY <= second {
-            self.faded = second;
-            self.each().for_each(|sketch| {
-                let learns = second < sketch.since + LEARNS;
-                sketch.fade(if learns { LEARNING_FADES_TO } else { FADES_TO });
-            });
-        }
-        match &self.learning {
-            None if self.counting.since + RENEWED_EVERY <= second => {
-                self.learning = Some(Sketch::new(second));
-            }
-            Some(learning) if learning.since + LEARNS <= second => {
-                self.counting = self.learning.take().expect("it has just been seen");
-            }
-            _ => {}
-        }
-    }
-
-    /// So many reads in all. Those while it rests are taken to be like the others.
-    fn count(&mut self, reads: u64) {
-        let more = reads - std::mem::replace(&mut self.reads, reads);
-        let rests = self.bursts.rests();
-        self.each().for_each(|sketch| {
-            sketch.reads += more as f64;
-            sketch.distances.count(if rests { 0 } else { more });
-        });
-    }
-
     #[inline]
     fn pass_to_flush(&mut self, number: u32) {
         if self.flush_number != number {
             self.flush_number = number;
-            self.each().for_each(|sketch| sketch.distances.flush());
+            self.lasting.each().for_each(StackDistances::flush);
         }
-    }
-
-    /// One more request is shown, to each.
-    #[inline]
-    fn spend(&mut self, counters: &[Counters]) {
-        let shown = 1 + u32::from(self.learning.is_some());
-        if self.bursts.left <= shown {
-            self.count(reads_of(&sum(counters)));
-        }
-        self.bursts.left = self.bursts.left.saturating_sub(shown);
-    }
-
-    /// What any of them samples.
-    fn chosen(&mut self) -> u64 {
-        self.each().map(|sketch| sketch.distances.chosen().most).max().expect("one counts")
     }
 }
 
@@ -229,16 +103,8 @@ pub struct CurveTold {
 
 impl Distances {
     pub fn new() -> Distances {
-        let sketches = Sketches {
-            counting: Sketch::new(0),
-            learning: None,
-            bursts: Bursts::new(),
-            reads: 0,
-            faded: 0,
-            flush_number: 0,
-        };
         Distances {
-            sketches: Mutex::new(sketches),
+            sketches: Mutex::new(Sketches::default()),
             chosen: AtomicU64::new(u64::MAX),
             rests_until: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
@@ -249,14 +115,13 @@ impl Distances {
     pub fn curve(&self, bytes: u64, sums: &Sums, second: Seconds) -> CurveTold {
         self.bytes.store(bytes, Relaxed);
         let mut sketches = self.sketches.lock();
+        let lasting = &mut sketches.lasting;
         let reads = reads_of(sums);
-        sketches.count(reads);
-        let counting = &sketches.counting;
-        let curve = counting.distances.by_bytes().of_requests(counting.reads);
-        sketches.pass_to(second);
-        self.chosen.store(sketches.chosen(), Relaxed);
-        let state_bytes = sketches.each().map(|sketch| sketch.distances.state_bytes() as u64);
-        CurveTold { curve, state_bytes: state_bytes.sum(), reads, hits: sums.get_hits }
+        lasting.count(reads);
+        let curve = lasting.curve();
+        lasting.pass_to(second);
+        self.chosen.store(lasting.chosen().most, Relaxed);
+        CurveTold { curve, state_bytes: lasting.state_bytes(), reads, hits: sums.get_hits }
     }
 
     /// Nobody waits.
@@ -278,15 +143,15 @@ impl Showing<'_> {
     /// Whether requests are shown now. Begins a burst if it is time.
     #[inline]
     fn shows(&self, sketches: &mut Sketches) -> bool {
-        !sketches.bursts.rests() || self.next_burst(sketches)
+        !sketches.lasting.rests() || self.next_burst(sketches)
     }
 
     #[cold]
     fn next_burst(&self, sketches: &mut Sketches) -> bool {
         let sums = sum(self.counters);
-        sketches.count(reads_of(&sums));
+        sketches.lasting.count(reads_of(&sums));
         let requests = sums.requests_own + sums.requests_neighbour;
-        let goes_on = sketches.bursts.goes_on(self.now.second, requests);
+        let goes_on = sketches.lasting.goes_on(self.now.second, requests);
         if !goes_on {
             self.distances.rests_until.store(self.now.second + 1, Relaxed);
         }
@@ -373,7 +238,7 @@ impl Shown {
             }
             self.show_one(of, sketches, key, does);
         }
-        let most = sketches.flatten().map(|mut sketches| sketches.chosen());
+        let most = sketches.flatten().map(|mut sketches| sketches.lasting.chosen().most);
         if let Some(most) = most.filter(|most| *most != chosen.most) {
             distances.chosen.store(most, Relaxed);
         }
@@ -381,7 +246,7 @@ impl Shown {
 
     fn show_one(&mut self, of: &Showing<'_>, sketches: &mut Sketches, key: &Key<'_>, does: Does) {
         let (now, hash) = (of.now, key.hash());
-        sketches.spend(of.counters);
+        sketches.lasting.spend(|| reads_of(&sum(of.counters)));
         let out = &mut Vec::new();
         let mut look = || {
             let within = of.distances.bytes.load(Relaxed);
@@ -392,12 +257,13 @@ impl Shown {
             };
             of.store.read(key, now.second, false, out, found)
         };
-        let Sketches { counting, learning, .. } = sketches;
+        let mut each = sketches.lasting.each();
         match does {
             Does::Reads => {
-                let hit = counting.distances.read(hash, now.second, &mut look);
-                if let Some(learning) = learning {
-                    learning.distances.read(hash, now.second, &mut look);
+                let counting = each.next().expect("one counts");
+                let hit = counting.read(hash, now.second, &mut look);
+                for learning in each {
+                    learning.read(hash, now.second, &mut look);
                 }
                 if let Some(hit) = hit {
                     self.put(hash, hit);
@@ -405,9 +271,9 @@ impl Shown {
             }
             Does::Stores { value_bytes, exptime } => {
                 let (bytes, deadline) = (item_bytes(key, value_bytes), now.deadline(exptime));
-                sketches.each().for_each(|sketch| sketch.distances.write(hash, bytes, deadline));
+                each.for_each(|distances| distances.write(hash, bytes, deadline));
             }
-            Does::Removes => sketches.each().for_each(|sketch| sketch.distances.remove(hash)),
+            Does::Removes => each.for_each(|distances| distances.remove(hash)),
             Does::Other => {}
         }
     }
@@ -445,32 +311,6 @@ fn done_by_storage(storage: &Storage<'_>) -> Does {
         (Verb::Append | Verb::Prepend, _) | (_, Chunk::Bad) => Does::Other,
         (_, Chunk::Value(value)) => {
             Does::Stores { value_bytes: value.len(), exptime: storage.exptime }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_burst_is_paid_for_by_requests_or_by_time() {
-        let burst = u64::from(BURST);
-        for (seconds, requests, goes_on) in [
-            (0, 0, false),
-            (1, 24 * burst, false),
-            (1, 25 * burst, true),
-            (200, 0, false),
-            (263, 0, true),
-            (132, 25 * burst / 2, true),
-        ] {
-            let mut bursts = Bursts { began: 1_000, requests: 7, left: 0 };
-            assert_eq!(
-                bursts.goes_on(1_000 + seconds, 7 + requests),
-                goes_on,
-                "{seconds} {requests}"
-            );
-            assert_eq!(bursts.rests(), !goes_on);
         }
     }
 }
