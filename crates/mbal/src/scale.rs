@@ -2,6 +2,7 @@
 
 mod auto;
 mod cluster;
+mod prices;
 
 use std::process::ExitCode;
 
@@ -70,7 +71,9 @@ pub struct Autoscale {
 EXAMPLES
   mbal cluster forecast     the hit ratio of every number of servers
   mbal cluster forecast --database-rate 4000
-                            and how many a database of 4,000 reads/s needs")]
+                            and how many a database of 4,000 reads/s needs
+  mbal cluster forecast --prices prices.toml
+                            and what each costs: server = 0.08, gigabyte = 0.004 an hour")]
 pub struct Forecast {
     #[command(flatten)]
     sizes: auto::Sizes,

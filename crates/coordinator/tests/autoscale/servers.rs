@@ -60,7 +60,14 @@ impl<'a> Servers<'a> {
         // 16 KiB, and four points for each doubling: the 41st is 16 MiB.
         let points =
             (0..49).map(|at: u64| if at < 41 { 12 * at } else { 500 + 63 * (at - 40) }).collect();
-        CurveReport { reads, hits: reads / 2, counted: 1000.0, points, state_bytes: 1 }
+        CurveReport {
+            reads,
+            hits: reads / 2,
+            counted: 1000.0,
+            points,
+            state_bytes: 1,
+            item_bytes: 100,
+        }
     }
 
     pub fn beat(&mut self) {

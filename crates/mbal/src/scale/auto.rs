@@ -1,6 +1,7 @@
 //! `mbal cluster forecast` and `mbal cluster autoscale`.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use mbal_control::api::{
 use mbal_server::Caller;
 
 use super::bytes;
+use super::prices::Prices;
 use crate::cluster::{read, text, text_with};
 
 const FORECAST: &str = "/v1/forecast";
@@ -67,6 +69,10 @@ pub struct Sizes {
     /// Reads that the database bears, a second
     #[arg(long, value_name = "rate")]
     database_rate: Option<f64>,
+
+    /// What a size costs, by a file in TOML: `currency`, and an hour's price of a `server` and of a `gigabyte` of its memory
+    #[arg(long, value_name = "file")]
+    prices: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -103,12 +109,13 @@ impl Auto {
         if json {
             return Ok(told);
         }
-        let sizes = Sizes { max: Some(config.max), database_rate: Some(config.database_rate) };
+        let (max, database_rate) = (Some(config.max), Some(config.database_rate));
+        let sizes = Sizes { max, database_rate, prices: None };
         if config.policy == AutoscalePolicy::Off {
             return Ok(shown(&read(&told)?));
         }
         let forecast = sizes.ask(caller)?;
-        Ok(table(&read(&forecast)?) + &shown(&read(&told)?))
+        Ok(table(&read(&forecast)?, None) + &shown(&read(&told)?))
     }
 
     /// What is to be set up; nothing if it is only asked.
@@ -136,8 +143,9 @@ impl Auto {
 
 impl Sizes {
     pub fn told(&self, caller: &Caller, json: bool) -> Result<String, String> {
+        let prices = self.prices.as_deref().map(Prices::of).transpose()?;
         let told = self.ask(caller)?;
-        if json { Ok(told) } else { Ok(table(&read(&told)?)) }
+        if json { Ok(told) } else { Ok(table(&read(&told)?, prices.as_ref())) }
     }
 
     fn ask(&self, caller: &Caller) -> Result<String, String> {
@@ -165,7 +173,7 @@ fn looked(caller: &Caller, before: &AutoscaleStatus) -> Result<String, String> {
     }
 }
 
-fn table(told: &ForecastTold) -> String {
+fn table(told: &ForecastTold, prices: Option<&Prices>) -> String {
     let mut out = format!(
         "{} servers of {}: {:.0} reads/s, {:.1}% hit",
         told.servers,
@@ -175,7 +183,7 @@ fn table(told: &ForecastTold) -> String {
     );
     out += &match told.hit_ratio_measured {
         Some(measured) => format!(", {:.1}% in ten steady minutes\n", 100.0 * measured),
-        None => "; not measured for ten minutes yet: as LRU lists would\n".into(),
+        None => "; not measured for ten steady minutes yet\n".into(),
     };
     if told.servers_told < told.servers {
         let _ = writeln!(
@@ -189,18 +197,28 @@ fn table(told: &ForecastTold) -> String {
         let _ =
             writeln!(out, "the database bears what misses if {:.1}% hit (p_min)", 100.0 * needed);
     }
-    out += "servers   hit ratio   to the database/s\n";
+    let cost = prices.map_or(String::new(), |prices| format!("   {}/h", prices.currency));
+    let _ = writeln!(out, "servers   hit ratio   at most   to the database/s   full after{cost}");
     let enough =
         needed.and_then(|needed| told.sizes.iter().position(|size| size.hit_ratio >= needed));
     for (at, size) in told.sizes.iter().enumerate() {
         let now = if size.servers == told.servers { "  now" } else { "" };
         let first = if Some(at) == enough { "  enough" } else { "" };
+        let fills = match size.fills_in_s {
+            Some(seconds) => time(seconds),
+            None if size.servers > told.servers => "?".into(),
+            None => String::new(),
+        };
+        let hour =
+            |prices: &Prices| format!(" {:>6.2}", prices.hour(size.servers, told.server_bytes));
         let _ = writeln!(
             out,
-            "{:>7} {:>10.1}% {:>19.0}{now}{first}",
+            "{:>7} {:>10.1}% {:>8.1}% {:>19.0} {fills:>12}{}{now}{first}",
             size.servers,
             100.0 * size.hit_ratio,
-            size.database_rate
+            100.0 * size.hit_ratio_most.max(size.hit_ratio),
+            size.database_rate,
+            prices.map_or(String::new(), hour),
         );
     }
     if let (Some(needed), None, Some(most)) = (needed, enough, told.sizes.last()) {
@@ -218,6 +236,15 @@ fn table(told: &ForecastTold) -> String {
         );
     }
     out
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.0} s"),
+        ..7_200.0 => format!("{:.0} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.0} h", seconds / 3_600.0),
+        _ => format!("{:.0} days", seconds / 86_400.0),
+    }
 }
 
 fn shown(status: &AutoscaleStatus) -> String {
@@ -292,7 +319,9 @@ mod tests {
         let size = |servers: usize, hit_ratio: f64| SizeForecast {
             servers,
             hit_ratio,
+            hit_ratio_most: 0.7,
             database_rate: 1000.0 * (1.0 - hit_ratio),
+            fills_in_s: (servers > 1).then_some(300.0),
         };
         let told = |needed: Option<f64>, ratios: &[f64]| ForecastTold {
             servers: 1,
@@ -302,8 +331,16 @@ mod tests {
             ..ForecastTold::default()
         };
         for (needed, ratios, ending) in [
-            (None, &[0.5, 0.6][..], "      2       60.0%                 400\n"),
-            (Some(0.6), &[0.5, 0.6], "      2       60.0%                 400  enough\n"),
+            (
+                None,
+                &[0.5, 0.6][..],
+                "      2       60.0%     70.0%                 400        5 min\n",
+            ),
+            (
+                Some(0.6),
+                &[0.5, 0.6],
+                "      2       60.0%     70.0%                 400        5 min  enough\n",
+            ),
             (
                 Some(0.9),
                 &[0.5, 0.6],
@@ -315,8 +352,21 @@ mod tests {
                 "none of these sizes is enough: 2 servers would hit 60.0%, 90.0% are needed\n",
             ),
         ] {
-            let table = table(&told(needed, ratios));
+            let table = table(&told(needed, ratios), None);
             assert!(table.ends_with(ending), "{table}");
+        }
+        let prices = Prices::parse("currency = 'EUR'\nserver = 1.5").expect("prices");
+        let table = table(&told(None, &[0.5, 0.6]), Some(&prices));
+        assert!(table.contains("full after   EUR/h\n"), "{table}");
+        assert!(table.ends_with("        5 min   3.00\n"), "{table}");
+    }
+
+    #[test]
+    fn a_time_is_told_by_its_first_digits() {
+        for (seconds, text) in
+            [(0.4, "0 s"), (119.0, "119 s"), (150.0, "2 min"), (9_000.0, "2 h"), (4e5, "5 days")]
+        {
+            assert_eq!(time(seconds), text);
         }
     }
 }

@@ -20,8 +20,9 @@ const SERVERS_MOST: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Forecasts {
     servers: BTreeMap<ServerId, CurveHistory>,
-    /// The last time that it was.
+    /// The last time that it was; or, before the first, of a minute.
     measured: Option<Measured>,
+    is_first: bool,
     /// Since when these servers have been those that serve.
     steady: (Instant, Vec<ServerId>),
 }
@@ -65,6 +66,8 @@ pub struct Demand {
     pub servers_told: usize,
     /// Memory of a server: the mean.
     pub server_bytes: u64,
+    /// Mean bytes of an item.
+    pub item_bytes: f64,
     pub state_bytes: u64,
     /// All are hot: so many more would do.
     pub more_wanted: usize,
@@ -140,10 +143,19 @@ impl Forecasts {
         };
         let all_bytes: u64 = serving.iter().map(memory).sum();
         // A cache that has just got or lost a server is not yet what it will be.
-        if now - self.steady.0 >= STEADY && steadily.0 > 0.0 {
+        let steady_for = now - self.steady.0;
+        let (long_enough, first) = (steady_for >= STEADY, steady_for >= LOOKS_BACK);
+        if long_enough && steadily.0 > 0.0 {
             let hit_ratio = part(steadily);
-            self.measured = Some(Measured { bytes: all_bytes, hit_ratio });
+            (self.measured, self.is_first) =
+                (Some(Measured { bytes: all_bytes, hit_ratio }), false);
+        } else if first && lately.0 > 0.0 && (self.measured.is_none() || self.is_first) {
+            // A minute tells more than lists that have just begun, for which most keys are new.
+            let hit_ratio = part(lately);
+            (self.measured, self.is_first) = (Some(Measured { bytes: all_bytes, hit_ratio }), true);
         }
+        let item_bytes = told.clone().map(|(_, told)| told.report.item_bytes as f64).sum::<f64>()
+            / told.len().max(1) as f64;
         let forecast = Forecast::new(&parts);
         let forecast = match self.measured {
             Some(measured) => forecast.through(measured),
@@ -156,6 +168,7 @@ impl Forecasts {
             hit_ratio: part(lately),
             servers_told: parts.len(),
             server_bytes: all_bytes / serving.len().max(1) as u64,
+            item_bytes,
             servers: serving.iter().map(client).collect(),
             state_bytes,
             more_wanted: plan.servers_wanted as usize,
@@ -170,17 +183,33 @@ impl Forecasts {
         servers: usize,
         database_rate: Option<f64>,
     ) -> ForecastTold {
+        let now = demand.servers.len();
+        let bytes = |servers: usize| servers as u64 * demand.server_bytes;
         let size = |servers: usize| {
-            let hit_ratio = demand.forecast.hit_ratio(servers as u64 * demand.server_bytes);
-            SizeForecast { servers, hit_ratio, database_rate: demand.rate * (1.0 - hit_ratio) }
+            let hit_ratio = demand.forecast.hit_ratio(bytes(servers));
+            let larger = servers > now && demand.item_bytes > 0.0;
+            let fills_in = || {
+                let (rate, item_bytes) = (demand.rate, demand.item_bytes);
+                demand.forecast.fills_in(bytes(now), bytes(servers), rate, item_bytes)
+            };
+            SizeForecast {
+                servers,
+                hit_ratio,
+                hit_ratio_most: demand.forecast.hit_ratio_most_at(bytes(servers)),
+                database_rate: demand.rate * (1.0 - hit_ratio),
+                fills_in_s: larger.then(fills_in).flatten(),
+            }
         };
         ForecastTold {
-            servers: demand.servers.len(),
+            servers: now,
             servers_told: demand.servers_told,
             server_bytes: demand.server_bytes,
             reads_per_second: demand.rate,
             hit_ratio: demand.hit_ratio,
-            hit_ratio_measured: self.measured.map(|measured| measured.hit_ratio),
+            hit_ratio_measured: self
+                .measured
+                .filter(|_| !self.is_first)
+                .map(|measured| measured.hit_ratio),
             state_bytes: demand.state_bytes,
             hit_ratio_needed: database_rate.map(|database| hit_ratio_min(demand.rate, database)),
             sizes: (1..=servers.max(demand.servers.len()).min(SERVERS_MOST)).map(size).collect(),

@@ -50,7 +50,8 @@ fn curve(items: u64, reads: u64, hits: u64) -> CurveReport {
         distances.observe(mix(bits.word() % items), 1_000);
     }
     let curve = distances.by_bytes();
-    CurveReport { reads, hits, counted: curve.requests(), points: curve.points(), state_bytes: 1 }
+    let (counted, points) = (curve.requests(), curve.points());
+    CurveReport { reads, hits, counted, points, state_bytes: 1, item_bytes: 1_000 }
 }
 
 #[test]
@@ -73,6 +74,11 @@ fn curves_of_servers_are_told_as_hit_ratios_of_every_size() {
         assert!((ratio - expected).abs() < 0.02, "{ratios:?}");
     }
     assert!((told.sizes[1].database_rate - 1_000.0).abs() < 40.0, "{told:?}");
+    // One MiB more, by misses of 1 MB a second that become 0.5 MB.
+    let fills: Vec<_> = told.sizes.iter().map(|size| size.fills_in_s).collect();
+    assert_eq!(fills[..2], [None, None]);
+    let third = fills[2].expect("it fills");
+    assert!((third - 1.049 / 0.5 * 2.0_f64.ln()).abs() < 0.1, "{third}");
 }
 
 #[test]
@@ -83,8 +89,13 @@ fn forecasts_go_through_what_was_measured_while_nothing_changed() {
         for id in [1, 2] {
             assert!(rig.tells(id, curve(2_097, 60_000 * minutes, 45_000 * minutes)));
         }
-        if minutes == 8 {
-            assert!((ratio_of_half(&mut rig) - 0.25).abs() < 0.02, "not long enough");
+        match minutes {
+            0 => assert!((ratio_of_half(&mut rig) - 0.25).abs() < 0.02, "by the curve alone"),
+            8 => {
+                assert_eq!(rig.forecast(2, None).hit_ratio_measured, None, "not long enough");
+                assert!((ratio_of_half(&mut rig) - 0.5).abs() < 0.02, "by the last minute");
+            }
+            _ => {}
         }
         rig.now += Duration::from_micros(60 * SECOND);
     }

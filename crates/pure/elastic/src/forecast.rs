@@ -9,6 +9,11 @@
 
 use mbal_sketch::Curve;
 
+/// Sizes between two at which it is looked how fast a cache fills.
+const FILL_STEPS: u32 = 64;
+/// What takes longer, in seconds, is called never.
+const FILLS_MOST: f64 = 30.0 * 86_400.0;
+
 /// A cluster that had so many bytes hit so often.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
@@ -75,6 +80,24 @@ impl Forecast {
         self.where_curve_is(self.curve.hit_ratio_most())
     }
 
+    /// What it hits at most with so many bytes: the keys of which one read alone is known may all come again.
+    pub fn hit_ratio_most_at(&self, bytes: u64) -> f64 {
+        (self.hit_ratio(bytes) + 1.0 - self.curve.hit_ratio_most()).min(1.0)
+    }
+
+    /// Seconds in which a full cache whose memory grows from `bytes` to `more_bytes` is full again: what misses is stored, and nothing
+    /// is evicted meanwhile. At a size x that is `rate` × miss ratio(x) × `item_bytes` a second. `None` if that is not known, or
+    /// it never is.
+    pub fn fills_in(&self, bytes: u64, more_bytes: u64, rate: f64, item_bytes: f64) -> Option<f64> {
+        let step = more_bytes.saturating_sub(bytes) as f64 / f64::from(FILL_STEPS);
+        let of_step = |nth: u32| {
+            let size = bytes as f64 + step * (f64::from(nth) + 0.5);
+            step / (rate * (1.0 - self.hit_ratio(size as u64)) * item_bytes)
+        };
+        let seconds: f64 = (0..FILL_STEPS).map(of_step).sum();
+        (seconds.is_finite() && seconds < FILLS_MOST).then_some(seconds)
+    }
+
     /// The least memory with that hit ratio; `None` if no size has it.
     pub fn bytes_for(&self, hit_ratio: f64) -> Option<u64> {
         let curve = match self.through {
@@ -105,6 +128,8 @@ impl Forecast {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
     use super::*;
     use mbal_sketch::{Random, StackDistances, mix};
 
@@ -207,5 +232,55 @@ mod tests {
             assert_eq!(forecast.bytes_for(1.001), None);
             assert!(forecast.hit_ratio_most() <= 1.0);
         }
+    }
+
+    /// A list in the order of the last use, with room for so many items; how many of these requests have been played when it has
+    /// that many.
+    fn full_after(requests: &[u64], room: usize, more_room: usize) -> usize {
+        let (mut last, mut order) = (HashMap::new(), BTreeMap::new());
+        let mut is_full = false;
+        for (at, key) in requests.iter().enumerate() {
+            if let Some(before) = last.insert(*key, at) {
+                order.remove(&before);
+            }
+            order.insert(at, *key);
+            is_full |= order.len() >= room;
+            // It grows after half of the requests.
+            let grows = at >= requests.len() / 2;
+            if grows && order.len() >= more_room {
+                assert!(is_full, "it was full before");
+                return at - requests.len() / 2;
+            }
+            if !grows && order.len() > room {
+                let (_, oldest) = order.pop_first().expect("it has items");
+                last.remove(&oldest);
+            }
+        }
+        panic!("never")
+    }
+
+    #[test]
+    fn a_cache_that_grows_is_full_again_when_its_misses_have_filled_it() {
+        let requests = requests();
+        let forecast = Forecast::of(of(requests[..150_000].iter().copied()));
+        for (room, more_room) in [(1_000, 2_000), (1_000, 6_000), (5_000, 7_000)] {
+            let played = full_after(&requests, room, more_room) as f64;
+            let seconds =
+                forecast.fills_in(100 * room as u64, 100 * more_room as u64, 1_000.0, 100.0);
+            let told = 1_000.0 * seconds.expect("it fills");
+            assert!((told / played - 1.0).abs() < 0.15, "{room} {more_room}: {told} {played}");
+        }
+        assert_eq!(forecast.fills_in(100_000, 1 << 40, 1_000.0, 100.0), None, "all hits by then");
+        assert_eq!(forecast.fills_in(100_000, 200_000, 0.0, 100.0), None, "nobody reads");
+        assert_eq!(forecast.fills_in(100_000, 200_000, 1_000.0, 0.0), None, "of nothing");
+    }
+
+    #[test]
+    fn what_is_known_by_one_read_may_come_again() {
+        // Of keys that are each read twice, half of all reads are first ones.
+        let twice = (0..10_000).flat_map(|key| [mix(key), mix(key)]);
+        let forecast = Forecast::of(of(twice));
+        let (hit_ratio, most) = (forecast.hit_ratio(1 << 30), forecast.hit_ratio_most_at(1 << 30));
+        assert!((hit_ratio - 0.5).abs() < 0.01 && (most - 1.0).abs() < 0.01, "{hit_ratio} {most}");
     }
 }

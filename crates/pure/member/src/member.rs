@@ -482,5 +482,6 @@ fn curve_report(told: CurveTold) -> CurveReport {
         counted: told.curve.requests().round(),
         points: told.curve.points(),
         state_bytes: told.state_bytes,
+        item_bytes: told.item_bytes,
     }
 }

@@ -15,6 +15,8 @@ pub struct CurveReport {
     pub points: Vec<u64>,
     /// Memory that the sketch has.
     pub state_bytes: u64,
+    /// Mean bytes of an item; 0 of an older version.
+    pub item_bytes: u64,
 }
 
 /// `GET /v1/forecast?servers=N&database_rate=R`.
@@ -29,7 +31,8 @@ pub struct ForecastTold {
     /// Of the last minute.
     pub reads_per_second: f64,
     pub hit_ratio: f64,
-    /// Of the last ten minutes in which no server came or left: the forecast of that size.
+    /// Of the last ten minutes in which no server came or left: the forecast of that size. Before that it is
+    /// the last minute's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit_ratio_measured: Option<f64>,
     /// Memory of the largest sketch.
@@ -46,8 +49,13 @@ pub struct ForecastTold {
 pub struct SizeForecast {
     pub servers: usize,
     pub hit_ratio: f64,
+    /// If every key that has been read once so far is read again: at most.
+    pub hit_ratio_most: f64,
     /// What misses, a second.
     pub database_rate: f64,
+    /// Of a larger cluster: after so many seconds what misses has filled it. None if that cannot be said, or never happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fills_in_s: Option<f64>,
 }
 
 /// What decides on a cluster's size. What a newer version calls otherwise is `off` to this one.

@@ -99,6 +99,8 @@ pub struct CurveTold {
     /// Reads of keys since the start, and how many hit.
     pub reads: u64,
     pub hits: u64,
+    /// Mean bytes of an item, overhead included; 0 if there is none.
+    pub item_bytes: u64,
 }
 
 impl Distances {
@@ -111,8 +113,8 @@ impl Distances {
         }
     }
 
-    /// `bytes`: of all items now; `sums`: what all workers have counted ever.
-    pub fn curve(&self, bytes: u64, sums: &Sums, second: Seconds) -> CurveTold {
+    /// `items` and `bytes`: what the store has now; `sums`: what all workers have counted ever.
+    pub fn curve(&self, (items, bytes): (u64, u64), sums: &Sums, second: Seconds) -> CurveTold {
         self.bytes.store(bytes, Relaxed);
         let mut sketches = self.sketches.lock();
         let lasting = &mut sketches.lasting;
@@ -121,7 +123,13 @@ impl Distances {
         let curve = lasting.curve();
         lasting.pass_to(second);
         self.chosen.store(lasting.chosen().most, Relaxed);
-        CurveTold { curve, state_bytes: lasting.state_bytes(), reads, hits: sums.get_hits }
+        CurveTold {
+            curve,
+            state_bytes: lasting.state_bytes(),
+            reads,
+            hits: sums.get_hits,
+            item_bytes: bytes / items.max(1),
+        }
     }
 
     /// Nobody waits.

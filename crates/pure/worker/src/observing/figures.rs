@@ -162,7 +162,8 @@ impl Shared {
     /// None of a server that is not to know.
     pub fn curve(&self, second: Seconds) -> Option<CurveTold> {
         let distances = self.distances.as_ref()?;
-        Some(distances.curve(self.store.stats().bytes, &self.sums_ever(), second))
+        let stored = self.store.stats();
+        Some(distances.curve((stored.items, stored.bytes), &self.sums_ever(), second))
     }
 
     /// Links of this server's workers that are up, and those that there would be if all other servers could be reached.
