@@ -151,6 +151,14 @@ impl RemedyReport {
         }
     }
 
+    /// What was judged of it, in words, and whether it came true; `None` while it is pending.
+    pub fn judged(&self) -> Option<(String, bool)> {
+        let RemedyReport { seen, expected, came, .. } = self;
+        let (now, judged) = (*came)?;
+        let came_true = judged == CameReport::True && has_come_true(*seen, *expected, now);
+        Some((judged.in_words(*seen, *expected, now), came_true))
+    }
+
     fn told_of_split(&self, whole: &str) -> String {
         let RemedyReport { server, worker, seen, expected, came, .. } = self;
         let begin = format!("{whole} alone had {seen:.2} of the part of worker {server}/{worker}");
@@ -166,11 +174,15 @@ impl RemedyReport {
     }
 }
 
+fn has_come_true(seen: f64, expected: f64, now: f64) -> bool {
+    (seen - expected).max(0.0) * CAME_TRUE_MIN <= seen - now
+}
+
 impl CameReport {
     /// What came beside what was expected: which part of the relief, and what follows.
     pub fn in_words(self, seen: f64, expected: f64, now: f64) -> String {
         let (promised, brought) = (seen - expected, seen - now);
-        let came_true = promised.max(0.0) * CAME_TRUE_MIN <= brought;
+        let came_true = has_come_true(seen, expected, now);
         let part = match brought / promised {
             part if promised > 0.0 && part >= 0.005 => {
                 format!("{:.0}% of the relief", 100.0 * part)

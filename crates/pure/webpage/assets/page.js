@@ -435,13 +435,10 @@ const sizes = {
 
 // ---- the ledger
 
-// As the coordinator's events have it: a remedy came true if it brought nine tenths of the relief that was expected.
-function judgement({ seen, expected, came: [now, judged] }) {
-  const [promised, brought] = [seen - expected, seen - now];
-  if (judged === "worse") return ["worse: it goes back", "bad"];
-  if (judged === "true" && brought >= 0.9 * Math.max(promised, 0)) return ["came true", "good"];
-  const part = promised > 0 && brought >= 0.005 * promised ? `${Math.round((100 * brought) / promised)}% of the relief` : "nothing of the relief";
-  return [judged === "short" ? `${part}: tried less often` : part, ""];
+// In the coordinator's own words: what it is judged by is its business.
+function judgement({ came, judged }) {
+  if (!came) return ["pending", ""];
+  return [judged.words, came[1] === "worse" ? "bad" : judged.came_true ? "good" : ""];
 }
 
 function remedyText(one) {
@@ -450,7 +447,7 @@ function remedyText(one) {
   return `${one.steps} ${one.steps === 1 ? what : what.replace("step", "steps").replace("move", "moves").replace("another server", "other servers")}`;
 }
 
-function showLedger({ status }) {
+function showLedger({ status, judged }) {
   const { balance } = status;
   const wanted = balance.servers_wanted ? `; ${balance.servers_wanted} more servers would bring every worker under its limit` : "";
   const heavy = balance.too_heavy?.length ? `; too heavy for any worker: ${balance.too_heavy.join(", ")}` : "";
@@ -459,7 +456,7 @@ function showLedger({ status }) {
   say($("balance"), `Balance is ${balance.mode}${wanted}${heavy}.${none}${numbers}`);
   rows(
     $("ledger-rows"),
-    balance.remedies ?? [],
+    (balance.remedies ?? []).map((one, at) => ({ ...one, judged: judged[at] })),
     (one) => `${one.server} ${one.worker} ${one.number} ${one.is_inside} ${one.seen} ${one.split ?? ""}`,
     () => {
       const row = cells("", "n", "", "n", "n", "", "");
@@ -467,14 +464,14 @@ function showLedger({ status }) {
       return row;
     },
     (row, one) => {
-      const [worker, seen, remedy, expected, came, judged, reason] = row.cells;
+      const [worker, seen, remedy, expected, came, verdict, reason] = row.cells;
       const name = `${one.server}/${one.worker}`;
       say(worker, name);
       say(seen, one.seen.toFixed(2));
       say(remedy, remedyText(one));
       say(expected, one.expected.toFixed(2));
       say(came, one.came ? one.came[0].toFixed(2) : "–");
-      say(judged, ...(one.came ? judgement(one) : ["pending", ""]));
+      say(verdict, ...judgement(one));
       reason.firstChild.setAttribute("aria-label", `Why the remedy for worker ${name}`);
     },
   );

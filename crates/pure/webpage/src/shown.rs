@@ -1,6 +1,6 @@
 //! What a frame has of a cluster: the API's own answers, bounded, and what no answer of it has.
 
-use mbal_control::api::{HotKeys, ScaleStatus, Status};
+use mbal_control::api::{HotKeys, RemedyReport, ScaleStatus, Status};
 use mbal_control::{Overview, ServerOverview};
 use serde::Serialize;
 
@@ -35,6 +35,8 @@ pub struct EventTold {
 pub struct Shown {
     /// As `/v1/status` says it.
     status: Status,
+    /// Of the remedies in it, in their order; nothing of who is pending.
+    judged: Vec<Option<Judged>>,
     scale: ScaleStatus,
     /// As `/v1/hotkeys` says it, the hottest.
     hot: HotKeys,
@@ -43,6 +45,13 @@ pub struct Shown {
     epoch_ms: u64,
     /// The newest first.
     events: Vec<EventTold>,
+}
+
+/// What came of a remedy, as events say it.
+#[derive(Clone, Debug, Serialize)]
+struct Judged {
+    words: String,
+    came_true: bool,
 }
 
 /// What only heartbeats have. Whole numbers are short: loads are in thousandths.
@@ -74,8 +83,11 @@ impl Shown {
         for link in &mut status.broken_links {
             link.why = bounded(&link.why);
         }
+        let judged =
+            |one: &RemedyReport| one.judged().map(|(words, came_true)| Judged { words, came_true });
         let event = |event: EventTold| EventTold { text: bounded(&event.text), ..event };
         Shown {
+            judged: status.balance.remedies.iter().map(judged).collect(),
             status,
             scale: overview.scaling.clone(),
             hot: HotKeys { status: hot.status, keys },
@@ -121,7 +133,7 @@ fn bounded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use mbal_control::WorkerOverview;
-    use mbal_control::api::{HotKey, HotReport};
+    use mbal_control::api::{CameReport, HotKey, HotReport};
     use mbal_model::ServerId;
     use serde_json::{Value, json};
 
@@ -139,6 +151,31 @@ mod tests {
         let shown = told(&Shown::new(&overview, []));
         assert_eq!(shown["status"], expected);
         assert_eq!((&shown["servers"], &shown["events"]), (&json!([]), &json!([])));
+    }
+
+    #[test]
+    fn what_came_of_remedies_is_judged_as_events_have_it() {
+        let remedy = |came| RemedyReport { seen: 3.0, expected: 1.0, came, ..Default::default() };
+        let mut overview = Overview::default();
+        overview.status.balance.remedies = vec![
+            remedy(None),
+            remedy(Some((1.2, CameReport::True))),
+            remedy(Some((1.3, CameReport::True))),
+            remedy(Some((1.2, CameReport::Short))),
+            remedy(Some((3.5, CameReport::Worse))),
+        ];
+        let judged = |words: &str, came_true| json!({ "words": words, "came_true": came_true });
+        let expected = json!([
+            null,
+            judged("it came true", true),
+            judged("85% of the relief came", false),
+            judged(
+                "90% of the relief came, but others pay for it, so it is tried less often",
+                false
+            ),
+            judged("worse, so it goes back", false),
+        ]);
+        assert_eq!(told(&Shown::new(&overview, []))["judged"], expected);
     }
 
     #[test]
