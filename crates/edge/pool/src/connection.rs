@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use mbal_routing::ketama::RingServer;
-use mbal_wire::{MetaHead, MetaStatus, word_u32, word_u64};
+use mbal_wire::{ItemHead, push_meta_key};
 
 /// A connection that blocks, up to a time limit of its own, and is logged in where that is asked for.
 pub trait Stream: Read + Write + Send {}
@@ -20,8 +18,6 @@ pub type Dial<'a> = &'a (dyn Fn(&RingServer) -> io::Result<Box<dyn Stream>> + Sy
 const READ_BYTES: usize = 64 << 10;
 /// A relative time to live beyond it would be read as a time of day.
 pub const TTL_RELATIVE_MAX: i64 = 30 * 24 * 3600;
-/// A key as the protocol has it, encoded or not.
-const KEY_BYTES_MAX: usize = 250;
 
 /// What went wrong, with which server.
 #[derive(Debug)]
@@ -229,7 +225,7 @@ impl Connection {
         Ok((line != b"END").then_some(line))
     }
 
-    /// Asks for the values of keys that [`is_sayable`].
+    /// Asks for the values of keys that [`mbal_wire::is_meta_key`].
     pub fn ask(&mut self, key: &[u8]) {
         self.out.extend_from_slice(b"mg ");
         self.key(key);
@@ -237,12 +233,8 @@ impl Connection {
     }
 
     fn key(&mut self, key: &[u8]) {
-        if is_plain(key) {
-            self.out.extend_from_slice(key);
-        } else {
-            self.out.extend_from_slice(BASE64_STANDARD.encode(key).as_bytes());
-            self.out.extend_from_slice(b" b");
-        }
+        let encoded = push_meta_key(&mut self.out, key);
+        self.out.extend_from_slice(encoded.as_bytes());
     }
 
     /// Sends what was asked, and reads so many answers.
@@ -256,9 +248,10 @@ impl Connection {
         if line == b"EN" {
             return Ok(None);
         }
-        let head = parse_value(&line).ok_or_else(|| self.strange(&line))?;
-        let bytes = self.value(head.bytes)?;
-        Ok(head.is_settled.then_some(Value { bytes, ..head.value }))
+        let ItemHead { bytes, flags, ttl, cas, is_settled } =
+            ItemHead::parse(&line).ok_or_else(|| self.strange(&line))?;
+        let bytes = self.value(bytes)?;
+        Ok(is_settled.then_some(Value { bytes, flags, ttl: ttl.map(i64::from), cas }))
     }
 
     /// Asks to add a value. `ttl` is relative, or a time of day beyond [`TTL_RELATIVE_MAX`].
@@ -266,11 +259,7 @@ impl Connection {
         self.out.extend_from_slice(b"ms ");
         // The length stands between the key and its flags.
         let length = value.bytes.len();
-        let (key, encoded) = match is_plain(key) {
-            true => (key.to_vec(), ""),
-            false => (BASE64_STANDARD.encode(key).into_bytes(), " b"),
-        };
-        self.out.extend_from_slice(&key);
+        let encoded = push_meta_key(&mut self.out, key);
         let flags = value.flags;
         let rest = format!(" {length}{encoded} T{ttl} F{flags} ME\r\n");
         self.out.extend_from_slice(rest.as_bytes());
@@ -311,65 +300,5 @@ impl Connection {
             }
         }
         Ok(found)
-    }
-}
-
-/// What stands before a value's bytes.
-struct Head {
-    bytes: usize,
-    /// Without its bytes.
-    value: Value,
-    /// It is neither stale nor a place that a client keeps for what it fetches (flags X, W and Z).
-    is_settled: bool,
-}
-
-fn parse_value(line: &[u8]) -> Option<Head> {
-    let head = MetaHead::parse(line).filter(|head| head.status == MetaStatus::Value)?;
-    let mut value = Value { bytes: vec![], flags: 0, ttl: None, cas: 0 };
-    let mut is_settled = true;
-    for (letter, rest) in head.flags() {
-        match letter {
-            b'f' => value.flags = word_u64(rest)?,
-            b't' if rest == b"-1" => value.ttl = None,
-            b't' => value.ttl = Some(word_u32(rest)?.into()),
-            b'c' => value.cas = word_u64(rest)?,
-            b'X' | b'W' | b'Z' => is_settled = false,
-            _ => {}
-        }
-    }
-    Some(Head { bytes: head.bytes, value, is_settled })
-}
-
-/// A key that needs no encoding: printable, and not cut by a blank.
-fn is_plain(key: &[u8]) -> bool {
-    key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
-}
-
-/// Whether the meta commands can name the key: one with blanks or control bytes is encoded, and becomes longer.
-pub fn is_sayable(key: &[u8]) -> bool {
-    is_plain(key) || key.len().div_ceil(3) * 4 <= KEY_BYTES_MAX
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_come_with_flags_time_and_cas() {
-        let parsed = |line: &str| {
-            let Head { bytes, value, is_settled } = parse_value(line.as_bytes())?;
-            Some((bytes, value.flags, value.ttl, value.cas, is_settled))
-        };
-        assert_eq!(parsed("VA 3 t-1 f7 c18446744073709551615"), Some((3, 7, None, u64::MAX, true)));
-        assert_eq!(parsed("VA 0 t100 f0 c9"), Some((0, 0, Some(100), 9, true)));
-        assert_eq!(parsed("VA 0 t100 f0 c9 W"), Some((0, 0, Some(100), 9, false)));
-        assert_eq!(parsed("HD"), None);
-        assert_eq!(parsed("VA x"), None);
-    }
-
-    #[test]
-    fn which_keys_can_be_named() {
-        assert!(is_sayable(&[b'x'; 250]) && is_sayable(&[0xff; 250]));
-        assert!(is_sayable(&[b' '; 186]) && !is_sayable(&[b' '; 190]));
     }
 }

@@ -5,8 +5,9 @@ use std::thread;
 use std::time::Instant;
 
 use mbal_elastic::pool::{Listing, Plan, Resize};
+use mbal_wire::is_meta_key;
 
-use crate::connection::{Added, Connection, Dial, Failed, TTL_RELATIVE_MAX, Value, is_sayable};
+use crate::connection::{Added, Connection, Dial, Failed, TTL_RELATIVE_MAX, Value};
 use crate::counts::Counts;
 use crate::pace::Pace;
 use crate::survey::{Surveyed, list};
@@ -150,7 +151,7 @@ impl<'a> Move<'a> {
             let (batch, after) = rest.split_at(count);
             rest = after;
             let sayable: Vec<(u32, u16)> =
-                batch.iter().copied().filter(|&(item, _)| is_sayable(key(item))).collect();
+                batch.iter().copied().filter(|&(item, _)| is_meta_key(key(item))).collect();
             done.counts.refused += (batch.len() - sayable.len()) as u64;
             sayable.iter().for_each(|&(item, _)| from.ask(key(item)));
             let values = from.values(sayable.len())?;

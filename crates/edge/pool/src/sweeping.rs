@@ -3,8 +3,9 @@
 use std::thread;
 
 use mbal_routing::ketama::{FILLED, Ring, RingServer};
+use mbal_wire::is_meta_key;
 
-use crate::connection::{Connection, Dial, Failed, is_sayable};
+use crate::connection::{Connection, Dial, Failed};
 use crate::pace::{DELETED_BYTES, Pace};
 use crate::survey::list;
 
@@ -17,7 +18,7 @@ pub(crate) fn delete_all<'a>(
     keys: impl Iterator<Item = &'a [u8]>,
     pace: Option<&Pace>,
 ) -> Result<u64, Failed> {
-    let mut keys = keys.filter(|key| is_sayable(key)).peekable();
+    let mut keys = keys.filter(|key| is_meta_key(key)).peekable();
     let (mut found, mut many) = (0, DELETES);
     if let Some(pace) = pace {
         many = many.min(pace.batch_items() * 2);

@@ -15,6 +15,7 @@ mod escaped;
 mod framing;
 mod line;
 mod meta;
+mod meta_key;
 mod meta_request;
 mod number;
 mod peer;
@@ -37,12 +38,13 @@ pub use escaped::{push_escaped, push_readable, unescaped};
 pub use framing::{Framed, ReplyKind, Values, frame, lone_value, plain_value_bytes, value_length};
 pub use line::{GET_LINE_BYTES_MAX, may_grow, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};
+pub use meta_key::{is_meta_key, push_meta_key};
 pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
 pub use peer::{Gone, HOPS_MAX, PeerRequest, next_value};
 pub use printable::{is_printable, printable, push_printable};
 pub use reply::{
-    MetaHead, MetaStatus, NotAReply, REPLY_LINE_BYTES_MAX, VALUE_BYTES_MAX, ValueHead, is_error,
-    is_error_reply, push_line, push_value, reply_block, reply_line,
+    ItemHead, MetaHead, MetaStatus, NotAReply, REPLY_LINE_BYTES_MAX, VALUE_BYTES_MAX, ValueHead,
+    is_error, is_error_reply, push_line, push_value, reply_block, reply_line,
 };
 pub use request::{
     Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,

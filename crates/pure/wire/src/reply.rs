@@ -156,6 +156,40 @@ impl<'a> MetaHead<'a> {
     }
 }
 
+/// What stands before a value in an answer to `mg KEY v t f c`, as whoever copies items reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemHead {
+    /// Of the value that follows.
+    pub bytes: usize,
+    pub flags: u64,
+    /// In seconds; `None` is for ever.
+    pub ttl: Option<u32>,
+    /// 0 if it was not told.
+    pub cas: u64,
+    /// It is neither stale nor a place that a client keeps for what it fetches (flags X, W and Z).
+    pub is_settled: bool,
+}
+
+impl ItemHead {
+    /// A line without its end; `None` where no value follows, or a flag is none.
+    pub fn parse(line: &[u8]) -> Option<ItemHead> {
+        let head = MetaHead::parse(line).filter(|head| head.status == MetaStatus::Value)?;
+        let mut item =
+            ItemHead { bytes: head.bytes, flags: 0, ttl: None, cas: 0, is_settled: true };
+        for (letter, rest) in head.flags() {
+            match letter {
+                b'f' => item.flags = word_u64(rest)?,
+                b't' if rest == b"-1" => item.ttl = None,
+                b't' => item.ttl = Some(word_u32(rest)?),
+                b'c' => item.cas = word_u64(rest)?,
+                b'X' | b'W' | b'Z' => item.is_settled = false,
+                _ => {}
+            }
+        }
+        Some(item)
+    }
+}
+
 fn split_word(line: &[u8]) -> (&[u8], &[u8]) {
     match memchr(b' ', line) {
         Some(end) => (&line[..end], &line[end + 1..]),
@@ -192,6 +226,22 @@ mod tests {
         }
         for line in ["", "OK", "VA", "VA x", "VA +1", "VA 9999999999", "HDx"] {
             assert_eq!(MetaHead::parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn items_have_flags_time_and_cas() {
+        let parsed = |line: &str| {
+            let ItemHead { bytes, flags, ttl, cas, is_settled } = ItemHead::parse(line.as_bytes())?;
+            Some((bytes, flags, ttl, cas, is_settled))
+        };
+        assert_eq!(parsed("VA 3 t-1 f7 c18446744073709551615"), Some((3, 7, None, u64::MAX, true)));
+        assert_eq!(parsed("VA 0 t100 f0 c9"), Some((0, 0, Some(100), 9, true)));
+        for unsettled in ["VA 0 t0 f0 c9 W", "VA 0 t0 f0 c9 Z", "VA 0 t0 f0 c9 X"] {
+            assert_eq!(parsed(unsettled), Some((0, 0, Some(0), 9, false)));
+        }
+        for line in ["HD", "EN", "VA x", "VA 0 t-2", "VA 0 fx", "VA 0 c"] {
+            assert_eq!(parsed(line), None, "{line}");
         }
     }
 

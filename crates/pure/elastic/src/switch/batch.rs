@@ -9,12 +9,10 @@
 //! A request that is executed late does nothing: the mark that it names is gone. A mark alone outlives its batch, for 30 s.
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_wire::{MetaHead, MetaStatus, base64_encode, word_u32, word_u64};
+use mbal_wire::{ItemHead, MetaHead, MetaStatus, is_meta_key, push_meta_key, word_u64};
 
 /// A relative time to live beyond it would be read as a time of day.
 const TTL_RELATIVE_MAX: i64 = 30 * 24 * 3600;
-/// A key as the protocol has it, encoded or not.
-const KEY_BYTES_MAX: usize = 250;
 
 /// Whom a batch asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +83,7 @@ pub struct Batch {
 
 impl Batch {
     pub fn new(keys: Vec<Vec<u8>>, overwrites: bool, clock: u64) -> Batch {
-        let (said, unsaid): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| is_sayable(key));
+        let (said, unsaid): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| is_meta_key(key));
         let counts = BatchCounts { refused: unsaid.len() as u64, ..BatchCounts::default() };
         let keys = said.into_iter().map(|key| (key, State::Waits)).collect();
         let (asked, there) = (Vec::new(), Vec::new());
@@ -173,17 +171,16 @@ impl Batch {
                     *state = State::Left(cas);
                     return Ok(Some(end + 1));
                 }
-                let (bytes, value) = parse_value(line).ok_or_else(strange)?;
+                let ItemHead { bytes, flags, ttl, is_settled, .. } =
+                    ItemHead::parse(line).ok_or_else(strange)?;
                 let Some(found) = input.get(end + 1..end + 1 + bytes + 2) else { return Ok(None) };
-                *state = match value {
-                    Some(value) => {
-                        let bytes = found[..bytes].to_vec();
-                        State::Read { cas, value: Value { bytes, ..value } }
-                    }
-                    None => {
-                        self.counts.gone += 1;
-                        State::Left(cas)
-                    }
+                // What is about to expire is gone.
+                *state = if is_settled && ttl != Some(0) {
+                    let (bytes, ttl) = (found[..bytes].to_vec(), ttl.map(i64::from));
+                    State::Read { cas, value: Value { bytes, flags, ttl } }
+                } else {
+                    self.counts.gone += 1;
+                    State::Left(cas)
                 };
                 return Ok(Some(end + 1 + bytes + 2));
             }
@@ -260,7 +257,7 @@ fn push(
             };
             // The length stands between the key and its flags.
             out.extend_from_slice(b"ms ");
-            let encoded = push_key(out, key);
+            let encoded = push_meta_key(out, key);
             let Value { bytes, flags, .. } = value;
             let rest = format!(" {}{encoded} T{ttl} F{flags}{lease}\r\n", bytes.len());
             out.extend_from_slice(rest.as_bytes());
@@ -278,27 +275,9 @@ fn push(
 
 fn push_words(out: &mut Vec<u8>, verb: &[u8], key: &[u8], rest: &str) {
     out.extend_from_slice(verb);
-    let encoded = push_key(out, key);
+    let encoded = push_meta_key(out, key);
     out.extend_from_slice(encoded.as_bytes());
     out.extend_from_slice(rest.as_bytes());
-}
-
-/// Appends a key as it can be said; the flag that goes with it.
-fn push_key(out: &mut Vec<u8>, key: &[u8]) -> &'static str {
-    if is_plain(key) {
-        out.extend_from_slice(key);
-        return "";
-    }
-    base64_encode(key, out);
-    " b"
-}
-
-fn is_plain(key: &[u8]) -> bool {
-    key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
-}
-
-fn is_sayable(key: &[u8]) -> bool {
-    is_plain(key) || key.len().div_ceil(3) * 4 <= KEY_BYTES_MAX
 }
 
 /// The cas of what stands there, and whether it is the own mark.
@@ -313,24 +292,6 @@ fn parse_lease(line: &[u8]) -> Option<(u64, bool)> {
         }
     }
     Some((cas?, won))
-}
-
-/// The length of a value, and the rest of it; `None` where it is stale, a mark, or about to expire.
-fn parse_value(line: &[u8]) -> Option<(usize, Option<Value>)> {
-    let head = MetaHead::parse(line).filter(|head| head.status == MetaStatus::Value)?;
-    let mut value = Value { bytes: Vec::new(), flags: 0, ttl: None };
-    let mut is_settled = true;
-    for (letter, rest) in head.flags() {
-        match letter {
-            b'f' => value.flags = word_u64(rest)?,
-            b't' if rest == b"-1" => value.ttl = None,
-            b't' => value.ttl = Some(word_u32(rest)?.into()),
-            b'X' | b'W' | b'Z' => is_settled = false,
-            _ => {}
-        }
-    }
-    let is_settled = is_settled && value.ttl != Some(0);
-    Some((head.bytes, is_settled.then_some(value)))
 }
 
 #[cfg(test)]
