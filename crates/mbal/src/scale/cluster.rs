@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_control::api::{AutoscaleStatus, ScaleCall, ScaleState, ScaleStatus};
+use mbal_control::api::{
+    AutoscaleStatus, BalanceMode, ScaleCall, ScaleState, ScaleStatus, ServerStatus, Status,
+};
 use mbal_server::Caller;
 
 use super::bytes;
@@ -77,7 +79,45 @@ fn shown(caller: &Caller, answer: &str, json: bool) -> Result<String, String> {
     let autoscaler = autoscaler.and_then(|answer| read::<AutoscaleStatus>(&answer));
     // Of `mbal up`, whose servers are its processes: it does what is asked, whoever asks. What was asked for is told in any case.
     let by_up = autoscaler.is_ok_and(|autoscaler| autoscaler.machines == "processes");
-    Ok(in_words(&read(answer)?, by_up))
+    let scaling: ScaleStatus = read(answer)?;
+    let mut out = in_words(&scaling, by_up);
+    // Who has come serves at once, and has nothing yet.
+    if scaling.state == ScaleState::Done && !scaling.dry_run && scaling.plan.is_none() {
+        let status = text(caller, "GET", "/v1/status", None)?;
+        out += &without_share(&read(&status)?);
+    }
+    Ok(out)
+}
+
+/// Servers that have less than half of their share of the cachelets, as the planner counts it, and what becomes of that.
+fn without_share(status: &Status) -> String {
+    let serving = || status.servers.iter().filter(|server| server.state == "serving");
+    let cachelets: usize = serving().map(|server| server.cachelets).sum();
+    let workers: usize = serving().map(|server| server.workers).sum();
+    let share = |server: &ServerStatus| cachelets * server.workers / workers.max(1);
+    let mut out = String::new();
+    for server in serving().filter(|server| 2 * server.cachelets < share(server)) {
+        let ServerStatus { id, cachelets, .. } = server;
+        let _ = writeln!(
+            out,
+            "server {id} has {cachelets} of its share of {} cachelets",
+            share(server)
+        );
+    }
+    if !out.is_empty() {
+        out += match status.balance.mode {
+            BalanceMode::On => {
+                "balance moves cachelets there until they have their share: mbal cluster status says how many they have\n"
+            }
+            BalanceMode::DryRun => {
+                "balance is a dry run: nothing moves there until mbal cluster balance on\n"
+            }
+            BalanceMode::Off => {
+                "balance is off: nothing moves there until mbal cluster balance on\n"
+            }
+        };
+    }
+    out
 }
 
 /// How far it is, on a terminal, in a line of its own.
@@ -187,6 +227,47 @@ mod tests {
     use mbal_control::api::{Retiring, ScaleCut, ScalePlan};
 
     use super::*;
+
+    #[test]
+    fn who_has_come_and_has_nothing_yet_is_named_with_what_follows() {
+        let server = |id, workers, cachelets, state: &str| ServerStatus {
+            id,
+            workers,
+            cachelets,
+            state: state.into(),
+            ..ServerStatus::default()
+        };
+        let mut status = Status {
+            servers: vec![
+                server(1, 2, 512, "serving"),
+                server(2, 2, 502, "serving"),
+                server(3, 4, 0, "serving"),
+                server(4, 2, 10, "serving"),
+                server(5, 2, 0, "draining"),
+                server(6, 2, 0, "lost"),
+            ],
+            ..Status::default()
+        };
+        let who = "server 3 has 0 of its share of 409 cachelets\n\
+                   server 4 has 10 of its share of 204 cachelets\n";
+        for (mode, then) in [
+            (BalanceMode::On, "balance moves cachelets there until they have their share: "),
+            (
+                BalanceMode::Off,
+                "balance is off: nothing moves there until mbal cluster balance on\n",
+            ),
+            (BalanceMode::DryRun, "balance is a dry run: nothing moves there until "),
+        ] {
+            status.balance.mode = mode;
+            let said = without_share(&status);
+            assert!(said.starts_with(&format!("{who}{then}")), "{said}");
+        }
+        for one in &mut status.servers {
+            one.cachelets = 200;
+        }
+        assert_eq!(without_share(&status), "");
+        assert_eq!(without_share(&Status::default()), "");
+    }
 
     #[test]
     fn it_says_who_retires_what_travels_and_how_long_it_takes() {
