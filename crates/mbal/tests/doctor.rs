@@ -101,6 +101,7 @@ fn a_coordinator_is_named_as_for_other_commands_and_needs_no_secret() {
     let (port, own) = (free_port(), free_port().to_string());
     let coordinator = Coordinator::start(&folder, port, 1);
     let _member = server(&folder, &coordinator.url);
+    eventually("the coordinator answers", || coordinator.map().is_some());
     let is_seen = |output: Output| {
         let told: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
