@@ -1,5 +1,6 @@
 //! `mbal proxy`: flags.
 
+mod cluster;
 mod discover;
 mod twemproxy;
 mod upstreams;
@@ -9,11 +10,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cluster::ClusterMap;
 use discover::Discovery;
 
 use clap::{Args, Command, FromArgMatches};
 use mbal_proxy::{
-    Dialect, Distribution, KeyHash, Limits, Peers, Replication, RingServer, Settings,
+    Dialect, Distribution, KeyHash, Limits, Peers, PoolTold, Replication, RingServer, Settings,
     SwitchSettings,
 };
 use mbal_server::{
@@ -32,6 +34,8 @@ const DOUBT: Duration = Duration::from_secs(5);
 /// Of the requests, that are looked at for hot keys.
 const SAMPLING: f64 = 0.0625;
 const BACKLOG: i32 = 1024;
+/// A map that is older costs a hop between servers.
+const MAP_EVERY: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 EXAMPLES
@@ -45,6 +49,8 @@ EXAMPLES
                         in place of twemproxy, or beside it at another port; --print shows the equal flags
   mbal proxy --discover cache.example.com:11211
                         the servers of a cluster, as `config get cluster` tells them
+  mbal proxy --sidecar -s /run/mbal.sock
+                        beside an application: the cluster that MBAL_COORDINATOR names, each key asked of the worker that has it
 
 UPSTREAMS
   They come and go without losing a request: at SIGHUP, and with --discover each 10 s. Keys that move begin
@@ -83,7 +89,7 @@ pub struct ProxyFlags {
 
     /// Servers behind it: HOST:PORT or HOST:PORT:WEIGHT
     #[arg(long, value_name = "host:port", value_delimiter = ',')]
-    #[arg(required_unless_present_any = ["upstreams_file", "twemproxy", "discover"])]
+    #[arg(required_unless_present_any = ["upstreams_file", "twemproxy", "discover", "coordinator", "sidecar"])]
     upstream: Vec<String>,
 
     #[command(flatten)]
@@ -93,6 +99,21 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "host:port", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy"])]
     discover: Vec<String>,
+
+    /// The cluster of this coordinator, http://HOST:PORT, several by comma: each key is asked of the worker that has it by the
+    /// cluster's map, and hot keys of their copies too
+    #[arg(long, value_name = "url[,url]")]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "xdp"])]
+    coordinator: Option<String>,
+
+    /// The same of the coordinator that MBAL_COORDINATOR names
+    #[arg(long)]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "xdp"])]
+    sidecar: bool,
+
+    /// A file with the token that the coordinator asks for
+    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
+    coordinator_token: Option<PathBuf>,
 
     /// So often; and at SIGHUP
     #[arg(long, value_name = "time", default_value = "10s", value_parser = time, requires = "discover")]
@@ -350,19 +371,36 @@ impl ProxyFlags {
     fn source(&self) -> Result<Source, String> {
         if let Some(path) = self.twemproxy.clone() {
             let pool = self.pool.clone();
-            return Ok(Box::new(move || twemproxy::servers(&path, pool.as_deref())));
+            let read = move || twemproxy::servers(&path, pool.as_deref()).map(PoolTold::from);
+            return Ok(Box::new(read));
         }
         if let Some(path) = self.files.upstreams_file.clone() {
-            return Ok(Box::new(move || upstreams::of_file(&path)));
+            return Ok(Box::new(move || upstreams::of_file(&path).map(PoolTold::from)));
         }
         if !self.discover.is_empty() {
             let discovery = Discovery::new(self.discover.clone());
-            return Ok(Box::new(move || discovery.servers()));
+            return Ok(Box::new(move || discovery.servers().map(PoolTold::from)));
+        }
+        if let Some(urls) = self.coordinators()? {
+            let token = self.coordinator_token.as_ref();
+            let token = token.map(|path| token_of("--coordinator-token", path)).transpose()?;
+            let mut map = ClusterMap::new(&urls, token)?;
+            return Ok(Box::new(move || map.pool()));
         }
         let parsed = self.upstream.iter().map(|one| one.parse::<RingServer>());
         let servers = parsed.collect::<Result<Vec<_>, _>>();
         let servers = servers.map_err(|why| format!("--upstream {why}"))?;
-        Ok(Box::new(move || Ok(servers.clone())))
+        Ok(Box::new(move || Ok(servers.clone().into())))
+    }
+
+    /// Of the cluster behind it, if that is how it is to be known.
+    fn coordinators(&self) -> Result<Option<String>, String> {
+        if !self.sidecar {
+            return Ok(self.coordinator.clone());
+        }
+        let said = std::env::var("MBAL_COORDINATOR").ok().filter(|urls| !urls.is_empty());
+        let urls = self.coordinator.clone().or(said);
+        urls.map(Some).ok_or_else(|| "--sidecar: MBAL_COORDINATOR names no coordinator".into())
     }
 
     /// As `mbal serve` has it.
@@ -417,6 +455,7 @@ impl ProxyFlags {
         Ok(ProxyConfig {
             settings: Settings {
                 servers: upstreams.servers(),
+                slots: upstreams.slots(),
                 distribution: match self.placement {
                     Way::Ring(dialect) => Distribution::Ketama(dialect, self.hash),
                     Way::Modula => Distribution::Modula(self.hash.unwrap_or(KeyHash::Fnv1a64)),
@@ -441,7 +480,10 @@ impl ProxyFlags {
                 seed: seed(),
             },
             upstreams,
-            poll: (!self.discover.is_empty()).then_some(self.discover_interval),
+            poll: match self.sidecar || self.coordinator.is_some() {
+                true => Some(MAP_EVERY),
+                false => (!self.discover.is_empty()).then_some(self.discover_interval),
+            },
             peers: peers_at,
             listen,
             udp,

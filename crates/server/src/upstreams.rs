@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use mbal_proxy::{RingServer, SwitchTask, SwitchWork};
+use mbal_proxy::{CopiedKey, PoolTold, RingServer, Slots, SwitchTask, SwitchWork};
 use mbal_reactor::{Mailbox, NOWHERE, ProxyLetter, process};
 
 use crate::log;
@@ -16,8 +16,8 @@ use crate::switch_file::UpstreamsFile;
 /// More in a pool are a mistake of whoever lists them.
 const UPSTREAMS_MAX: usize = 4096;
 
-/// Says which upstreams there are, in the order of the pool.
-pub type Source = Box<dyn Fn() -> Result<Vec<RingServer>, String> + Send + Sync>;
+/// Says which upstreams there are, in the order of the pool; and of a cluster who has which keys, and which have copies.
+pub type Source = Box<dyn FnMut() -> Result<PoolTold, String> + Send>;
 
 type Placed = (RingServer, SocketAddr);
 
@@ -25,6 +25,8 @@ type Placed = (RingServer, SocketAddr);
 pub struct Upstreams {
     source: Source,
     known: Vec<Placed>,
+    slots: Option<Slots>,
+    copies: Vec<CopiedKey>,
     /// Why they could not be read the last time.
     failed: Option<String>,
     /// They are what they were at the start.
@@ -39,14 +41,16 @@ pub struct Upstreams {
 
 impl Upstreams {
     /// As they are now.
-    pub fn read(source: Source) -> Result<Upstreams, String> {
-        let known = placed(source()?, &[], look_up)?;
+    pub fn read(mut source: Source) -> Result<Upstreams, String> {
+        let PoolTold { servers, slots, .. } = source()?;
+        let known = placed(servers, &[], look_up)?;
         for (server, _) in known.iter().filter(|(_, at)| *at == NOWHERE) {
             warn_of_name(server);
         }
         let named_at = Instant::now();
         let (failed, stay, file, is_held) = (None, false, None, false);
-        Ok(Upstreams { source, known, failed, stay, named_at, file, is_held })
+        let copies = Vec::new();
+        Ok(Upstreams { source, known, slots, copies, failed, stay, named_at, file, is_held })
     }
 
     /// A switch may change the list, which is this file's; one is under way if `is_held`.
@@ -117,6 +121,11 @@ impl Upstreams {
         self.known.iter().map(|(server, _)| server.clone()).collect()
     }
 
+    /// Of a cluster.
+    pub fn slots(&self) -> Option<Slots> {
+        self.slots.clone()
+    }
+
     /// Where each is dialed.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.known.iter().map(|(_, address)| *address).collect()
@@ -135,10 +144,11 @@ impl Upstreams {
             return log::warn("upstreams_not_read", text);
         }
         let before = &self.known;
-        let next = match (self.source)()
-            .and_then(|servers| placed(servers, before, look_up))
-            .and_then(|next| all_known(next, before))
-        {
+        let next = |told: PoolTold| {
+            let next = placed(told.servers, before, look_up)?;
+            Ok((all_known(next, before)?, told.slots, told.copies))
+        };
+        let (next, slots, copies) = match (self.source)().and_then(next) {
             Ok(next) => next,
             Err(why) => {
                 let text = format!("mbal proxy: the upstreams stay as they are: {why}");
@@ -150,7 +160,11 @@ impl Upstreams {
             }
         };
         self.failed = None;
-        self.follow(next, mailbox, descriptors);
+        let (has_new_map, has_new_copies) = (slots != self.slots, copies != self.copies);
+        (self.slots, self.copies) = (slots, copies.clone());
+        if !self.follow_all(next, has_new_map, mailbox, descriptors) && has_new_copies {
+            mailbox.post(ProxyLetter::Do(Box::new(move |proxy| proxy.know_copies(copies))));
+        }
     }
 
     /// Looks the names of those up that there are: one has failed, and may be elsewhere now.
@@ -179,9 +193,20 @@ impl Upstreams {
         mailbox: &Mailbox<ProxyLetter>,
         descriptors: Descriptors,
     ) {
+        self.follow_all(next, false, mailbox, descriptors);
+    }
+
+    /// Likewise, with another map. False if nothing has changed.
+    fn follow_all(
+        &mut self,
+        next: Vec<Placed>,
+        has_new_map: bool,
+        mailbox: &Mailbox<ProxyLetter>,
+        descriptors: Descriptors,
+    ) -> bool {
         let before = &self.known;
-        if next == *before {
-            return;
+        if next == *before && !has_new_map {
+            return false;
         }
         let wanted = descriptors.for_upstreams(next.len());
         if process::raise_descriptor_limit(wanted).is_ok_and(|limit| limit < wanted) {
@@ -197,10 +222,15 @@ impl Upstreams {
         };
         let (came, left) = (missing(&next, before), missing(before, &next));
         let count = next.len();
-        let text = format!("mbal proxy: {count} upstreams; {came} came, {left} left");
-        log::info("upstreams_changed", &text);
-        mailbox.post(ProxyLetter::Upstreams(next.clone()));
+        if next != *before {
+            let text = format!("mbal proxy: {count} upstreams; {came} came, {left} left");
+            log::info("upstreams_changed", &text);
+        }
+        let (servers, addresses) = next.iter().cloned().unzip();
+        let pool = PoolTold { servers, slots: self.slots.clone(), copies: self.copies.clone() };
+        mailbox.post(ProxyLetter::Upstreams(pool, addresses));
         self.known = next;
+        true
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mbal_link::Established;
 use mbal_model::{MoveId, MoveLink, ServerId};
-use mbal_proxy::{Proxy, RingServer};
+use mbal_proxy::{PoolTold, Proxy};
 use mbal_worker::{Carried, Event, Report};
 
 use crate::conn::Conn;
@@ -101,7 +101,7 @@ pub enum ProxyLetter {
     /// Do this with the proxy, between two wake-ups.
     Do(Box<dyn FnOnce(&mut Proxy) + Send>),
     /// The upstreams from now on, and where they are dialed.
-    Upstreams(Vec<(RingServer, SocketAddr)>),
+    Upstreams(PoolTold, Vec<SocketAddr>),
     /// A client has shaken hands.
     Welcome(Guest),
     Stop,

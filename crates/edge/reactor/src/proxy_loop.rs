@@ -19,7 +19,7 @@ use std::time::Duration;
 use datagrams::{DATAGRAMS, Datagrams};
 use lingering::{LINGERING, Lingering};
 use mbal_model::Instant;
-use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer, SwitchTask};
+use mbal_proxy::{Action, ConnId, Event, KernelChange, PoolTold, Proxy, SwitchTask};
 
 use entrance::Entrance;
 use socket::{Socket, send};
@@ -285,7 +285,9 @@ impl ProxyLoop {
                 for letter in self.mailbox.collect() {
                     match letter {
                         ProxyLetter::Do(work) => work(&mut self.proxy),
-                        ProxyLetter::Upstreams(upstreams) => self.change(upstreams, now),
+                        ProxyLetter::Upstreams(pool, addresses) => {
+                            self.change(pool, addresses, now)
+                        }
                         ProxyLetter::Welcome(guest) => self.welcome(guest, now),
                         ProxyLetter::Stop => return Ok(()),
                     }
@@ -307,13 +309,13 @@ impl ProxyLoop {
         }
     }
 
-    fn change(&mut self, upstreams: Vec<(RingServer, SocketAddr)>, now: Instant) {
-        let (servers, addresses): (Vec<_>, Vec<_>) = upstreams.into_iter().unzip();
+    /// `addresses`: of the pool's servers.
+    fn change(&mut self, pool: PoolTold, addresses: Vec<SocketAddr>, now: Instant) {
         let before = &self.addresses;
         let is_same = |number: usize, place: usize| {
             before[number] == addresses[place] || before[number] == NOWHERE
         };
-        let numbers = self.proxy.change(now, servers, is_same);
+        let numbers = self.proxy.change(now, pool, is_same);
         for (number, address) in numbers.into_iter().zip(addresses) {
             match self.addresses.get_mut(number) {
                 Some(known) => *known = address,

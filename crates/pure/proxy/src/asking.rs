@@ -146,6 +146,16 @@ impl Proxy {
                 Steered::Home => {}
             }
         }
+        if !self.backend.copied.is_empty() && !base64 {
+            let now = self.ledger.now;
+            match may_write {
+                true => self.backend.copied.written(key, now + self.ledger.settings.timeout),
+                false => {
+                    let copy = self.backend.copy(key, false, &mut self.ledger);
+                    route = route.or(copy.map(|conn| (conn, None)));
+                }
+            }
+        }
         let Backend { notes, placing, upstreams, .. } = &mut self.backend;
         if may_write {
             notes.write(key, base64, placing, upstreams);

@@ -164,6 +164,12 @@ impl Proxy {
                     Steered::Home | Steered::Said(_) | Steered::Behind(..) => {}
                 }
             }
+            if !touches && !self.backend.copied.is_empty() {
+                if let Some(conn) = self.backend.copy(key, false, &mut self.ledger) {
+                    places.push(place(conn, None));
+                    continue;
+                }
+            }
             let Backend { notes, placing, upstreams, .. } = &mut self.backend;
             if touches {
                 notes.write(key, false, placing, upstreams);

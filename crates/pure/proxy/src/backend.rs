@@ -16,6 +16,7 @@ use crate::hot_keys::HotKeys;
 use crate::inflight::{InFlight, Who};
 use crate::kernel::{KernelChange, KernelTable, KernelUpstream};
 use crate::ledger::Ledger;
+use crate::mapped::CopiedKeys;
 use crate::missed::Notes;
 use crate::peering::Peering;
 use crate::placing::Placing;
@@ -31,6 +32,7 @@ pub(crate) struct Backend {
     pub upstreams: Upstreams,
     pub placing: Placing,
     pub clusters: Clusters,
+    pub copied: CopiedKeys,
     pub notes: Notes,
     pub hot: HotKeys,
     pub peering: Peering,
@@ -43,7 +45,8 @@ impl Backend {
         Backend {
             upstreams: Upstreams::new(settings, peering.names()),
             placing: Placing::new(settings),
-            clusters: Clusters::default(),
+            clusters: Clusters::new(settings),
+            copied: CopiedKeys::new(settings.seed),
             notes: Notes::default(),
             hot: HotKeys::new(settings.seed),
             peering,

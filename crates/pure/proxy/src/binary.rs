@@ -42,6 +42,14 @@ impl Proxy {
             }
         }
         let is_peer = self.sessions.get(client).is_peer;
+        let mut copy = None;
+        if !self.backend.copied.is_empty() {
+            let now = self.ledger.now;
+            match writes {
+                true => self.backend.copied.written(key, now + self.ledger.settings.timeout),
+                false => copy = self.backend.copy(key, true, &mut self.ledger),
+            }
+        }
         let Backend { upstreams, placing, notes, hot, peering, .. } = &mut self.backend;
         let ledger = &mut self.ledger;
         if writes {
@@ -50,7 +58,9 @@ impl Proxy {
         let hash = Key::new(key).map_or(0, |key| key.hash());
         let routed = peering.course_of(is_peer, hash).and_then(|course| match course {
             Course::Pass(member) => peering.pass_binary(member, key, upstreams, ledger),
-            Course::Own | Course::Hold => placing.route_binary(key, upstreams, ledger),
+            Course::Own | Course::Hold => {
+                copy.map_or_else(|| placing.route_binary(key, upstreams, ledger), Ok)
+            }
         });
         let is_too_large = matches!(command, Command::TooLarge { .. });
         let conn = match routed {

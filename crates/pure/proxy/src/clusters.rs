@@ -17,6 +17,7 @@ use mbal_model::Instant;
 use crate::expect::Expect;
 use crate::inflight::Who;
 use crate::promises::Fence;
+use crate::settings::Settings;
 use crate::upstreams::{End, Upstreams};
 use mbal_wire::ReplyKind;
 
@@ -37,13 +38,19 @@ struct Cluster {
 #[derive(Default)]
 pub(crate) struct Clusters {
     known: Vec<Cluster>,
+    /// All upstreams are of one cluster, number 0, and nobody is asked.
+    is_one: bool,
     /// Requests that are to be answered before any client's next one is looked at.
     barrier: Vec<Fence>,
 }
 
 impl Clusters {
+    pub fn new(settings: &Settings) -> Clusters {
+        Clusters { is_one: settings.slots.is_some(), ..Clusters::default() }
+    }
+
     pub fn is_any(&self) -> bool {
-        !self.known.is_empty()
+        self.is_one || !self.known.is_empty()
     }
 
     pub fn holds_all(&self) -> bool {
@@ -58,11 +65,16 @@ impl Clusters {
 
     /// Nobody asks for anything before what was asked of clusters is answered.
     pub fn raise_barrier(&mut self, upstreams: &Upstreams) {
+        self.raise_barrier_for(upstreams, |_| true);
+    }
+
+    /// Likewise, what was asked of these upstreams.
+    pub fn raise_barrier_for(&mut self, upstreams: &Upstreams, is_meant: impl Fn(usize) -> bool) {
         for (number, conn) in upstreams.conns().iter().enumerate() {
             let is_its = upstreams.end_of(conn.upstream) == End::Server
                 && upstreams.get(conn.upstream).cluster.is_some();
             // What waits for a connection stays its own.
-            if is_its && conn.is_up() && !conn.is_idle() {
+            if is_its && conn.is_up() && !conn.is_idle() && is_meant(conn.upstream) {
                 self.barrier.push((number, conn.asked_in_all()));
             }
         }
@@ -101,6 +113,9 @@ impl Clusters {
 
     /// Of which known cluster a server is that clients reach there.
     pub fn of_client(&self, name: &str) -> Option<u16> {
+        if self.is_one {
+            return Some(0);
+        }
         let is_its = |one: &Cluster| one.clients.contains(name.as_bytes());
         self.known.iter().position(is_its).map(|at| at as u16)
     }
@@ -128,6 +143,9 @@ fn parse(reply: &[u8]) -> Option<Cluster> {
 
 /// Asks an upstream which cluster it is of, if `conn` is its first one.
 pub(crate) fn ask(conn: usize, is_new: bool, upstreams: &mut Upstreams, now: Instant) {
+    if upstreams.is_mapped() {
+        return;
+    }
     let is_first = upstreams.is_first(conn);
     let upstream = upstreams.get_mut(upstreams.conn(conn).upstream);
     upstream.asked_again_at = Instant::MAX;

@@ -218,6 +218,19 @@ impl Conn {
         self.keys.unsent()
     }
 
+    /// A write of this key is not answered.
+    pub fn has_written(&self, key: &[u8]) -> bool {
+        let mut keys = self.keys.unsent();
+        while let [length, _, rest @ ..] = keys {
+            let (written, further) = rest.split_at(usize::from(*length));
+            if written == key {
+                return true;
+            }
+            keys = further;
+        }
+        false
+    }
+
     /// The key of the next reply's request, if that writes, and whether it is in base64.
     pub fn next_written(&self) -> Option<(&[u8], bool)> {
         self.asked.front().filter(|asked| asked.writes)?;

@@ -35,6 +35,7 @@ mod sessions;
 // What is behind.
 mod backend;
 mod clusters;
+mod mapped;
 mod members;
 mod missed;
 mod placing;
@@ -77,6 +78,7 @@ pub use control::Replication;
 pub use counting::{ByClass, Latency};
 pub use event::{Action, ClientId, ConnId, Event, SwitchTask, SwitchWork};
 pub use kernel::{KernelChange, KernelUpstream};
+pub use mapped::{CopiedKey, PoolTold, SLOTS, Slots};
 pub use mbal_balance::Threshold;
 pub use mbal_routing::Point;
 pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};

@@ -14,21 +14,22 @@
 
 use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_routing::ketama::{FILLED, RingServer};
+use mbal_routing::ketama::FILLED;
 
 use crate::backend::Backend;
 use crate::conn::State;
 use crate::expect::Expect;
 use crate::inflight::Who;
 use crate::ledger::Ledger;
+use crate::mapped::{CopiedKey, PoolTold};
 use crate::upstreams::Health;
 use mbal_wire::ReplyKind;
 
 impl Backend {
-    /// The pool is `servers` from now on; `is_same` says which of those that are known are dialed as before. The number of each.
+    /// The pool is this one from now on; `is_same` says which of those that are known are dialed as before. The number of each.
     pub fn change(
         &mut self,
-        servers: Vec<RingServer>,
+        PoolTold { servers, slots, copies }: PoolTold,
         is_same: impl Fn(usize, usize) -> bool,
         ledger: &mut Ledger,
     ) -> Vec<usize> {
@@ -62,8 +63,14 @@ impl Backend {
             }
             order.push(number);
         }
-        if self.clusters.is_any() {
-            self.clusters.raise_barrier(&self.upstreams);
+        match (self.placing.slots(), &slots) {
+            (Some(old), Some(new)) => {
+                let losers = new.losers((old, &before), &order);
+                let is_meant = |upstream| losers.contains(&upstream);
+                self.clusters.raise_barrier_for(&self.upstreams, is_meant);
+            }
+            _ if self.clusters.is_any() => self.clusters.raise_barrier(&self.upstreams),
+            _ => {}
         }
         let (left, joined) = (
             before.iter().filter(|number| !order.contains(number)),
@@ -71,10 +78,34 @@ impl Backend {
         );
         left.for_each(|number| self.leave(*number, ledger));
         joined.for_each(|number| self.join(*number, is_filled, ledger));
-        self.placing.set_order(order.clone(), &ledger.settings);
+        ledger.counters.pool_changes += u64::from(order != before || slots.is_none());
+        self.placing.set_order(order.clone(), slots, &ledger.settings);
         self.place_again(ledger);
-        ledger.counters.pool_changes += 1;
+        self.know_copies(copies);
         order
+    }
+
+    /// These keys have copies, and no others; their members are the pool's.
+    pub fn know_copies(&mut self, copies: Vec<CopiedKey>) {
+        let order = self.placing.order();
+        self.copied.know(copies, |member| order.get(usize::from(member)).copied());
+    }
+
+    /// The connection for a read of a key that has copies; none if it is to be asked where the key is.
+    pub fn copy(&mut self, key: &[u8], binary: bool, ledger: &mut Ledger) -> Option<usize> {
+        let home = self.placing.home(key)?;
+        let kind = |both: [usize; 2]| both[usize::from(binary)];
+        let own = kind(self.upstreams.both_of(home, key));
+        // A copy may be asked before the write that stands in front of the read is executed.
+        if self.upstreams.conn(own).has_written(key) {
+            return None;
+        }
+        let there = self.copied.choose(key, ledger.now)?;
+        let conn = kind(self.upstreams.both_of(there, key));
+        let is_up = self.upstreams.conn(conn).is_up();
+        // Binary is dialed when it is used first.
+        let may = is_up || binary && self.upstreams.reaches(there);
+        (may && self.upstreams.admit(conn, ledger).is_ok()).then_some(conn)
     }
 
     fn leave(&mut self, upstream: usize, ledger: &mut Ledger) {

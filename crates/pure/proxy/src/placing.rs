@@ -10,6 +10,7 @@ use crate::encode::push_delete;
 use crate::expect::Expect;
 use crate::inflight::{InFlight, Who};
 use crate::ledger::Ledger;
+use crate::mapped::Slots;
 use crate::naming::SUFFIX_BYTES;
 use crate::pool::Pool;
 use crate::refusal::{DOWN, Refusal};
@@ -24,12 +25,21 @@ pub(crate) struct Placing {
     all_present: bool,
     /// Numbers of the upstreams in the pool, in its order.
     order: Vec<usize>,
+    /// Of a cluster whose map is known.
+    slots: Option<Slots>,
     /// Names of keys that are not where their hash says end with it.
     epoch: u64,
 }
 
-/// Of these upstreams, those that are `present`.
-fn pool(settings: &Settings, order: &[usize], present: impl Fn(usize) -> bool) -> Pool {
+/// Of these upstreams, those that are `present`. In a cluster each has its keys, whether it can be asked or not.
+fn pool(
+    settings: &Settings,
+    (order, slots): (&[usize], Option<&Slots>),
+    present: impl Fn(usize) -> bool,
+) -> Pool {
+    if let Some(slots) = slots {
+        return Pool::mapped(order, slots);
+    }
     let members = order.iter().filter(|number| present(**number));
     let members: Vec<(usize, &RingServer)> =
         members.map(|number| (*number, &settings.servers[*number])).collect();
@@ -39,9 +49,10 @@ fn pool(settings: &Settings, order: &[usize], present: impl Fn(usize) -> bool) -
 impl Placing {
     pub fn new(settings: &Settings) -> Placing {
         let order: Vec<usize> = (0..settings.servers.len()).collect();
-        let all = || pool(settings, &order, |_| true);
+        let slots = settings.slots.clone();
+        let all = || pool(settings, (&order, slots.as_ref()), |_| true);
         let (full, present) = (all(), all());
-        Placing { full, present, all_present: true, order, epoch: settings.seed }
+        Placing { full, present, all_present: true, order, slots, epoch: settings.seed }
     }
 
     pub fn order(&self) -> &[usize] {
@@ -53,16 +64,20 @@ impl Placing {
         std::mem::take(&mut self.order)
     }
 
-    pub fn set_order(&mut self, order: Vec<usize>, settings: &Settings) {
-        self.order = order;
-        self.full = pool(settings, &self.order, |_| true);
+    pub fn set_order(&mut self, order: Vec<usize>, slots: Option<Slots>, settings: &Settings) {
+        (self.order, self.slots) = (order, slots);
+        self.full = pool(settings, (&self.order, self.slots.as_ref()), |_| true);
+    }
+
+    pub fn slots(&self) -> Option<&Slots> {
+        self.slots.as_ref()
     }
 
     /// Another upstream serves, or one no more.
     pub fn place_again(&mut self, upstreams: &Upstreams, settings: &Settings) {
         self.epoch = self.epoch.wrapping_add(1);
         let serves = |number: usize| upstreams.get(number).serves();
-        self.present = pool(settings, &self.order, serves);
+        self.present = pool(settings, (&self.order, self.slots.as_ref()), serves);
         self.all_present = self.order.iter().all(|number| serves(*number));
     }
 

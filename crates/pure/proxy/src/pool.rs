@@ -3,6 +3,8 @@
 use mbal_routing::Point;
 use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
 
+use crate::mapped::Slots;
+
 /// How keys are placed. A pool that other clients use too needs the way in which they place them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
@@ -23,6 +25,7 @@ enum Places {
     Nobody,
     Ring(Ring),
     Remainder(KeyHash),
+    Slots(Slots),
 }
 
 impl Pool {
@@ -51,11 +54,17 @@ impl Pool {
         }
     }
 
-    /// Of the ring, in order. None if keys are placed by remainder.
+    /// Of a cluster's workers, as its map says.
+    pub fn mapped(upstreams: &[usize], slots: &Slots) -> Pool {
+        let members = upstreams.iter().map(|number| *number as u16).collect();
+        Pool { members, places: Places::Slots(slots.clone()) }
+    }
+
+    /// Of the ring, in order. None if keys are placed otherwise.
     pub fn points(&self) -> Vec<Point> {
         match &self.places {
             Places::Ring(ring) => ring.points().collect(),
-            Places::Nobody | Places::Remainder(_) => Vec::new(),
+            Places::Nobody | Places::Remainder(_) | Places::Slots(_) => Vec::new(),
         }
     }
 
@@ -66,6 +75,7 @@ impl Pool {
             Places::Nobody => return None,
             Places::Ring(ring) => ring.owner(key),
             Places::Remainder(hash) => hash.place(key) as usize % self.members.len(),
+            Places::Slots(slots) => slots.member(key),
         };
         Some(self.members[member].into())
     }

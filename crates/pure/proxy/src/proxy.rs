@@ -12,6 +12,7 @@ use crate::counting::ByClass;
 use crate::event::{Action, ClientId, ConnId, Event, SwitchTask};
 use crate::kernel::KernelChange;
 use crate::ledger::Ledger;
+use crate::mapped::{CopiedKey, PoolTold};
 use crate::merge::Place;
 use crate::sessions::Sessions;
 use crate::settings::Settings;
@@ -58,18 +59,23 @@ impl Proxy {
         self.backend.start(&mut self.ledger);
     }
 
-    /// The pool is `servers` from now on, in their order; there is at least one. An upstream of the same host and port that has been
+    /// The pool is this one from now on, its servers in their order; there is at least one. An upstream of the same host and port that has been
     /// here keeps its number, if `is_same(number, place)` says that it is dialed as before. The number of each.
     pub fn change(
         &mut self,
         now: Instant,
-        servers: Vec<RingServer>,
+        pool: impl Into<PoolTold>,
         is_same: impl Fn(usize, usize) -> bool,
     ) -> Vec<usize> {
         self.ledger.now = now;
-        let order = self.backend.change(servers, is_same, &mut self.ledger);
+        let order = self.backend.change(pool.into(), is_same, &mut self.ledger);
         self.settle_switch();
         order
+    }
+
+    /// Of a cluster: these keys have copies now, and no others.
+    pub fn know_copies(&mut self, copies: Vec<CopiedKey>) {
+        self.backend.know_copies(copies);
     }
 
     /// A client has connected.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mbal_routing::ketama::RingServer;
 
 use crate::control::Replication;
+use crate::mapped::Slots;
 use crate::peers::Peers;
 use crate::pool::Distribution;
 
@@ -13,6 +14,8 @@ use crate::pool::Distribution;
 pub struct Settings {
     pub servers: Vec<RingServer>,
     pub distribution: Distribution,
+    /// The servers are workers of one cluster, and have these keys; whatever [`Settings::distribution`] says.
+    pub slots: Option<Slots>,
     /// To each upstream.
     pub conns_per_server: usize,
     /// An upstream that has not answered for so long has failed.

@@ -106,6 +106,8 @@ pub(crate) struct Upstreams {
     owing: bool,
     /// There were more upstreams than are remembered.
     forgot: bool,
+    /// They are workers of one cluster, whose map is known.
+    is_mapped: bool,
 }
 
 impl Upstream {
@@ -137,8 +139,10 @@ impl Upstreams {
     pub fn new(settings: &Settings, peers: Vec<String>) -> Upstreams {
         let (servers, conns_each) = (settings.servers.len(), settings.conns_per_server);
         let names = settings.servers.iter().map(ToString::to_string);
-        let all: Vec<Upstream> =
-            names.chain(peers.clone()).chain(peers).map(Upstream::new).collect();
+        let cluster = settings.slots.as_ref().map(|_| 0);
+        let of_pool = |name| Upstream { cluster, ..Upstream::new(name) };
+        let peers = peers.clone().into_iter().chain(peers).map(Upstream::new);
+        let all: Vec<Upstream> = names.map(of_pool).chain(peers).collect();
         // What an earlier life of the proxy has sent may still be executed.
         let doubt = settings.replication.map(|_| Instant::MAX);
         let conn = |at: usize| {
@@ -156,7 +160,12 @@ impl Upstreams {
             quiet_until: None,
             owing: false,
             forgot: false,
+            is_mapped: settings.slots.is_some(),
         }
+    }
+
+    pub fn is_mapped(&self) -> bool {
+        self.is_mapped
     }
 
     pub fn all(&self) -> &[Upstream] {

@@ -124,7 +124,7 @@ impl World {
     }
 
     fn change(&mut self, is_member: impl Fn(usize) -> bool) -> Result<(), String> {
-        let servers = (0..UPSTREAMS).filter(|at| is_member(*at)).map(server).collect();
+        let servers: Vec<_> = (0..UPSTREAMS).filter(|at| is_member(*at)).map(server).collect();
         let expected: Vec<usize> = (0..UPSTREAMS).filter(|at| is_member(*at)).collect();
         let numbers = self.proxy.change(Instant::from_nanos(self.sim.now), servers, |_, _| true);
         assert_eq!(numbers, expected, "upstreams keep their numbers");

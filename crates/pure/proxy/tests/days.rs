@@ -12,7 +12,8 @@ use common::memcached::{Memcached, requests};
 use common::{KETAMA, MS, server};
 use mbal_model::Instant;
 use mbal_proxy::{
-    Action, ClientId, ConnId, Dialect, Event, Proxy, RingServer, Settings, UpstreamState,
+    Action, ClientId, ConnId, CopiedKey, Dialect, Event, PoolTold, Proxy, RingServer, Settings,
+    Slots, UpstreamState,
 };
 use mbal_routing::ketama::Ring;
 use mbal_testkit::{Failed, Met, Seeds, Sim, planted};
@@ -83,6 +84,8 @@ struct World {
     proxy: Proxy,
     sim: Sim<Happens>,
     is_cluster: bool,
+    /// Of a cluster whose map the proxy is told: who has which keys.
+    slots: Option<Slots>,
     has_firewall: bool,
     idle_timeout: u64,
     members: Vec<usize>,
@@ -101,16 +104,24 @@ fn ring(members: &[usize]) -> Ring {
     Ring::new(Dialect::Twemproxy, None, &servers)
 }
 
+/// Each part of the hashes is any member's.
+fn mapped(sim: &mut Sim<Happens>, members: usize) -> Slots {
+    let seed = sim.random.word();
+    Slots::new(|hash| (mbal_random::mix(seed ^ (hash >> 60)) % members as u64) as u16)
+}
+
 impl World {
     fn new(seed: u64, tells: bool) -> World {
         let mut sim = Sim::new(seed, tells);
         sim.now = 1;
         let conns_per_server = 1 + sim.random.below(2) as usize;
+        let slots = (seed % 4 == 0).then(|| mapped(&mut sim, SERVERS));
         let settings = Settings {
             distribution: KETAMA,
+            slots: slots.clone(),
             conns_per_server,
             timeout: Duration::from_millis(400),
-            eject: !sim.one_in(4),
+            eject: !sim.one_in(4) && slots.is_none(),
             failures_max: 2,
             doubt: Duration::from_secs(5),
             seed,
@@ -131,6 +142,7 @@ impl World {
         let mut world = World {
             proxy,
             is_cluster: seed % 2 == 0,
+            slots,
             has_firewall: sim.one_in(2),
             idle_timeout: sim.one_of(&[u64::MAX, 60 * SECOND, 600 * SECOND]),
             sim,
@@ -480,17 +492,22 @@ impl World {
 
     /// What a process had is gone with it.
     fn lose(&mut self, server: usize) {
-        let place = ring(&self.members);
-        let owner = |key: &str| self.members[place.owner(key.as_bytes())];
+        let (place, slots) = (ring(&self.members), self.slots.clone());
+        let members = self.members.clone();
+        let owner = |key: &str| {
+            let place = match &slots {
+                Some(slots) => slots.member(key.as_bytes()),
+                None => place.owner(key.as_bytes()),
+            };
+            members[place]
+        };
         for (key, known) in &mut self.known {
             if owner(key) == server {
                 known.sure = None;
             }
         }
         if self.is_cluster {
-            let members = &self.members;
-            let is_its = |key: &String| members[place.owner(key.as_bytes())] == server;
-            self.servers[0].items.items.retain(|key, _| !is_its(key));
+            self.servers[0].items.items.retain(|key, _| owner(key) != server);
         } else {
             self.servers[server].items.items.clear();
         }
@@ -545,6 +562,7 @@ impl World {
                 };
                 self.resize(members)?;
             }
+            _ if self.slots.is_some() => self.list(self.members.clone())?,
             _ => {}
         }
         Ok(())
@@ -553,8 +571,21 @@ impl World {
     fn list(&mut self, members: Vec<usize>) -> Result<(), String> {
         self.sim.met.count("listed");
         self.members = members;
-        let servers = self.members.iter().map(|at| server(*at)).collect();
-        self.proxy.change(Instant::from_nanos(self.sim.now), servers, |_, _| true);
+        let servers: Vec<RingServer> = self.members.iter().map(|at| server(*at)).collect();
+        let count = servers.len();
+        if self.slots.is_some() {
+            self.sim.met.count("mapped");
+            self.slots = Some(mapped(&mut self.sim, count));
+        }
+        // All servers have what one has, so each answers any read.
+        let copied = |number| CopiedKey {
+            key: format!("k{number}").into_bytes(),
+            members: (0..count as u16).collect(),
+            stale: Duration::ZERO,
+        };
+        let copies = self.slots.iter().flat_map(|_| (0..KEYS / 4).map(copied)).collect();
+        let pool = PoolTold { servers, slots: self.slots.clone(), copies };
+        self.proxy.change(Instant::from_nanos(self.sim.now), pool, |_, _| true);
         self.carry_out()
     }
 
@@ -603,6 +634,7 @@ static DAYS: Seeds = Seeds {
         "died",
         "drained",
         "listed",
+        "mapped",
         "ejected",
         "an upstream returned",
         "a server stood in",

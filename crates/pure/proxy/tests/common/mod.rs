@@ -26,6 +26,7 @@ pub fn settings(upstreams: usize) -> Settings {
     Settings {
         servers: (0..upstreams).map(server).collect(),
         distribution: Distribution::Modula(KeyHash::Fnv1a64),
+        slots: None,
         conns_per_server: 1,
         timeout: Duration::from_millis(100),
         eject: false,
