@@ -224,9 +224,9 @@ fn table(told: &ForecastTold, prices: Option<&Prices>) -> String {
     if let (Some(needed), None, Some(most)) = (needed, enough, told.sizes.last()) {
         let _ = writeln!(
             out,
-            "none of these sizes is enough: {} servers would hit {:.1}%, {:.1}% are needed{}",
-            most.servers,
+            "no size is enough: at most {:.1}% with {} servers, {:.1}% is needed{}",
             100.0 * most.hit_ratio,
+            most.servers,
             100.0 * needed,
             if told.sizes.iter().any(|size| size.hit_ratio < most.hit_ratio) {
                 "; --max tells more sizes"
@@ -344,12 +344,12 @@ mod tests {
             (
                 Some(0.9),
                 &[0.5, 0.6],
-                "none of these sizes is enough: 2 servers would hit 60.0%, 90.0% are needed; --max tells more sizes\n",
+                "no size is enough: at most 60.0% with 2 servers, 90.0% is needed; --max tells more sizes\n",
             ),
             (
                 Some(0.9),
                 &[0.6, 0.6],
-                "none of these sizes is enough: 2 servers would hit 60.0%, 90.0% are needed\n",
+                "no size is enough: at most 60.0% with 2 servers, 90.0% is needed\n",
             ),
         ] {
             let table = table(&told(needed, ratios), None);

@@ -164,12 +164,14 @@ impl Resizer {
         if self.aims.policy != Policy::Off {
             let best = seen.forecast.hit_ratio(bytes(most));
             let best_of_all = seen.forecast.hit_ratio_most();
+            if best < needed {
+                why += &format!(
+                    "; no size is enough: at most {best:.3} with {}, {needed:.3} is needed",
+                    in_words(most)
+                );
+            }
             if best_of_all < needed {
-                why +=
-                    &format!("; no number of servers is enough, at most {best_of_all:.3} can hit");
-            } else if best < needed {
-                why +=
-                    &format!("; {}, the most allowed, are not enough: {best:.3}", in_words(most));
+                why += &format!(" (at most {best_of_all:.3} with any memory)");
             }
         }
         if let Some(rests) = self.rests(seen, servers, needed) {
@@ -334,13 +336,13 @@ mod tests {
         for policy in [Policy::Reactive, Policy::Predictive] {
             assert!(!why(policy, 9, 300.0).contains("enough"));
             let bounded = why(policy, 5, 300.0);
-            assert!(
-                bounded.contains("; 5 servers, the most allowed, are not enough: 0.5"),
-                "{bounded}"
-            );
+            assert!(bounded.contains("; no size is enough: at most 0.50"), "{bounded}");
+            assert!(bounded.contains(" with 5 servers, 0.667 is needed"), "{bounded}");
+            assert!(!bounded.contains("any memory"), "{bounded}");
             let hopeless = why(policy, 50, 1e6);
             assert!(
-                hopeless.contains("; no number of servers is enough, at most 0.99"),
+                hopeless.contains("; no size is enough: at most 0.99")
+                    && hopeless.contains(" with 50 servers, 1.000 is needed (at most 0.99"),
                 "{hopeless}"
             );
         }
