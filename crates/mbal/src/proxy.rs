@@ -212,7 +212,7 @@ pub struct ProxyFlags {
     max_item_size: usize,
 }
 
-/// The list of upstreams as a file, and who may change it.
+/// The list of upstreams as a file, who may change it, and what that is decided by.
 #[derive(Args, Debug)]
 struct FileFlags {
     // By hand: brackets are links in a docstring.
@@ -227,6 +227,10 @@ struct FileFlags {
     /// Who knows this file's token may change the list while clients write: mbal pool resize --through
     #[arg(long, value_name = "file", requires = "upstreams_file")]
     resize_token_file: Option<PathBuf>,
+
+    /// Sample stack distances of reads in text and meta: mbal pool autoscale reads them
+    #[arg(long, conflicts_with = "xdp")]
+    stack_distances: bool,
 }
 
 impl FileFlags {
@@ -473,6 +477,7 @@ impl ProxyFlags {
                 }),
                 peers,
                 switch,
+                stack_distances: self.files.stack_distances,
                 doubt: DOUBT,
                 pid: std::process::id(),
                 started_at: started_at(),

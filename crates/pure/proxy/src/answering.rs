@@ -10,6 +10,7 @@ use crate::inflight::{InFlight, Who};
 use crate::merge::{Found, Merge};
 use crate::naming;
 use crate::proxy::Proxy;
+use crate::replies::Slot;
 use crate::upstreams::End;
 
 const TIMED_OUT: &[u8] = b"SERVER_ERROR upstream timed out\r\n";
@@ -169,10 +170,20 @@ impl Proxy {
         let (backend, ledger) = (&mut self.backend, &mut self.ledger);
         match asked.who {
             Who::Client { client, number } => {
-                match asked.found(reply) {
+                let found = asked.found(reply);
+                match found {
                     Some(true) => ledger.counters.get_hits += 1,
                     Some(false) => ledger.counters.get_misses += 1,
                     None => {}
+                }
+                if let (Some(sampling), Some(found)) = (&mut ledger.sampling, found) {
+                    if asked.kind != ReplyKind::Binary {
+                        sampling.count(1);
+                        let slot = self.sessions.get_mut(client).replies.slot(number);
+                        if let Slot::Sampled(read) = *slot {
+                            sampling.answered(read, asked.kind, reply, found, ledger.now);
+                        }
+                    }
                 }
                 self.sessions.get_mut(client).sizes.expect(reply.len());
                 let push = |out: &mut Vec<u8>| asked.push_reply(out, reply);
@@ -253,6 +264,13 @@ impl Proxy {
     fn answer_merged(&mut self, client: u32, number: u32, merge: Merge) {
         let mut values = self.ledger.spare.take();
         let is_last = self.sessions.get(client).rest.is_none();
+        let (now, requests) = (self.ledger.now, self.ledger.counters.requests);
+        if let Some(sampling) = &mut self.ledger.sampling {
+            for (key, found) in merge.found() {
+                sampling.count(1);
+                sampling.answered_one_of(key, found, now, requests);
+            }
+        }
         let found = merge.finish(&mut values, &mut self.ledger.spare, is_last);
         self.answer_window(client, number, found, values);
     }

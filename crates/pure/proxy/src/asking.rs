@@ -12,6 +12,7 @@ use crate::encode;
 use crate::expect::Expect;
 use crate::hot::Reader;
 use crate::inflight::{Hide, InFlight, Who};
+use crate::insights::distances;
 use crate::naming::push_name;
 use crate::proxy::Proxy;
 use crate::refusal::{BAD_FORMAT, DOWN, SWITCHING};
@@ -176,9 +177,13 @@ impl Proxy {
                 InDoubt::Refused => return self.refuse(client, form.silent, IN_DOUBT),
             }
         }
+        let (now, requests) = (self.ledger.now, self.ledger.counters.requests);
+        let sampling = self.ledger.sampling.as_mut();
+        let sampled = sampling.and_then(|it| it.asked(request, (key, base64), now, requests));
+        let slot = sampled.map_or(Slot::Waiting, Slot::Sampled);
         let who = match form.silent {
             true => Who::Nobody,
-            false => Who::Client { client, number: self.sessions.push(client, Slot::Waiting) },
+            false => Who::Client { client, number: self.sessions.push(client, slot) },
         };
         let ledger = &mut self.ledger;
         let out = upstreams.filled_out(conn, &mut ledger.spare);
@@ -208,6 +213,12 @@ impl Proxy {
     fn administer(&mut self, client: u32, command: &Admin<'_>, noreply: bool) {
         if let Admin::FlushAll { exptime: Some(exptime) } = command {
             return self.flush(client, *exptime, Voice::Text { noreply });
+        }
+        if let Admin::Stats(words) = command {
+            if words.get(1) == b"distances" {
+                let reply = distances(&self.backend, &mut self.ledger, words.get(2));
+                return self.say(client, &reply);
+            }
         }
         let stats = || self.stats();
         let reply = administering::reply(command, stats, &self.backend, &self.ledger);

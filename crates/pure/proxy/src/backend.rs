@@ -344,6 +344,9 @@ impl Backend {
         ledger: &mut Ledger,
     ) -> (Vec<usize>, Option<Refusal>) {
         self.end_all_copies(ledger);
+        if let Some(sampling) = ledger.sampling.as_mut().filter(|_| exptime == 0) {
+            sampling.flush();
+        }
         self.notes.miss_all(&mut self.upstreams);
         if exptime != 0 {
             // Until everything is flushed, and everybody's clock says so; a moment of the calendar is not known here.

@@ -5,6 +5,7 @@ use mbal_model::Instant;
 use crate::buffers::Spare;
 use crate::event::{Action, ConnId};
 use crate::resting::Resting;
+use crate::sampling::Sampling;
 use crate::settings::Settings;
 use crate::stats::Counters;
 
@@ -14,6 +15,8 @@ pub(crate) struct Ledger {
     pub now: Instant,
     pub counters: Counters,
     pub resting: Resting,
+    /// If stack distances are sampled.
+    pub sampling: Option<Box<Sampling>>,
     pub spare: Spare,
     /// What the driver is to do.
     pub actions: Vec<Action>,
@@ -21,11 +24,14 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub fn new(settings: Settings) -> Ledger {
+        let started_at = settings.started_at;
+        let sampling = settings.stack_distances.then(|| Box::new(Sampling::new(started_at)));
         Ledger {
             settings,
             now: Instant::ZERO,
             counters: Counters::default(),
             resting: Resting::default(),
+            sampling,
             spare: Spare::default(),
             actions: Vec::new(),
         }

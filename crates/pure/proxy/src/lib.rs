@@ -66,6 +66,7 @@ mod administering;
 mod counting;
 mod explaining;
 mod insights;
+mod sampling;
 mod stats;
 // What all use.
 mod buffers;

@@ -215,6 +215,15 @@ impl Merge {
         self.error.extend_from_slice(error);
     }
 
+    /// Each key, and the bytes of its value with its line, if it has one; none of a reply that is an error.
+    pub fn found(&self) -> impl Iterator<Item = (&[u8], Option<usize>)> {
+        let wanted = if self.error.is_empty() { self.wanted.as_slice() } else { &[] };
+        wanted.iter().map(|one| {
+            let key = &self.keys[one.start as usize..][..usize::from(one.bytes)];
+            (key, Some(one.value_bytes as usize).filter(|bytes| *bytes > 0))
+        })
+    }
+
     /// Appends the reply, with its end if it is the `last` of its `get`. `None`: it is an error.
     pub fn finish(mut self, out: &mut Vec<u8>, spare: &mut Spare, last: bool) -> Option<Found> {
         let mut found = None;

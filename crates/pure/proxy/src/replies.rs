@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::buffers::{Output, Spare};
 use crate::merge::Merge;
+use crate::sampling::SampledRead;
 
 /// So many bytes leave, whatever else was asked in their turn.
 const HELD_BYTES_MAX: usize = 16 << 10;
@@ -11,6 +12,8 @@ const HELD_BYTES_MAX: usize = 16 << 10;
 /// A place among a client's replies.
 pub(crate) enum Slot {
     Waiting,
+    /// Likewise; what comes is told to the sketch.
+    Sampled(SampledRead),
     /// The reply is here, and waits for those before it.
     Early(Vec<u8>),
     Merge(Box<Merge>),
@@ -58,7 +61,7 @@ impl Replies {
         let early = |slot: &Slot| match slot {
             Slot::Early(reply) => reply.len(),
             Slot::Merge(merge) => merge.kept_bytes(),
-            Slot::Waiting | Slot::Everywhere { .. } | Slot::End => 0,
+            Slot::Waiting | Slot::Sampled(_) | Slot::Everywhere { .. } | Slot::End => 0,
         };
         self.out.bytes.len() + self.slots.iter().map(early).sum::<usize>()
     }
@@ -75,7 +78,7 @@ impl Replies {
             match slot {
                 Slot::Early(reply) => spare.give(std::mem::take(reply)),
                 Slot::Merge(merge) => merge.forget(),
-                Slot::Waiting | Slot::Everywhere { .. } | Slot::End => {}
+                Slot::Waiting | Slot::Sampled(_) | Slot::Everywhere { .. } | Slot::End => {}
             }
         }
     }

@@ -30,6 +30,8 @@ pub struct Settings {
     pub replication: Option<Replication>,
     /// Other proxies that do likewise, and do not eject either.
     pub peers: Option<Peers>,
+    /// Stack distances of reads are sampled: what an autoscaler of the pool reads.
+    pub stack_distances: bool,
     /// Who has this token may change the pool while it is written to (docs/design/switching.md).
     pub switch: Option<SwitchSettings>,
     /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.

@@ -904,3 +904,47 @@ fn a_flush_of_a_cluster_goes_to_one_server_between_what_is_before_and_behind_it(
     world.answers(1, &set, "STORED\r\n");
     world.hears(client, "STORED\r\n");
 }
+
+#[test]
+fn what_an_autoscaler_reads_is_told_of_text_and_meta() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.says(client, "stats distances\r\n");
+    world.hears(client, "SERVER_ERROR stack distances are off: --stack-distances\r\n");
+    let mut world = World::new(Settings { stack_distances: true, ..settings(1) });
+    let client = world.client();
+    world.says(client, "stats distances 1048576\r\n");
+    world.told[client.0 as usize].clear();
+    for (request, reply) in [
+        ("get a", "END"),
+        ("set a 0 0 1\r\nx", "STORED"),
+        ("get a", "VALUE a 0 1\r\nx\r\nEND"),
+        ("mg a v", "VA 1\r\nx"),
+        ("mg YQ== b v", "VA 1 b\r\nx"),
+        ("get a b", "VALUE a 0 1\r\nx\r\nEND"),
+        // It was there before.
+        ("get c", "VALUE c 0 1\r\nx\r\nEND"),
+        ("delete a", "DELETED"),
+        ("get a", "END"),
+    ] {
+        world.wait(TIMEOUT / 4);
+        world.says(client, &format!("{request}\r\n"));
+        world.replies(0, &format!("{reply}\r\n"));
+    }
+    world.told[client.0 as usize].clear();
+    world.says(client, "stats distances\r\n");
+    let told = std::mem::take(&mut world.told[client.0 as usize]);
+    let value = |name: &str| {
+        let line = told.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {told}")).to_owned()
+    };
+    let values = ["servers", "resize", "reads", "hits", "counted"].map(value);
+    assert_eq!(values, ["s0:11211", "none", "8", "5", "8.0"]);
+    // Those of a at each size, and that of c where there is as much as the pool has: 2^20 bytes are the point 24 of 16 KiB.
+    let points: Vec<String> = value("points").split(',').map(str::to_owned).collect();
+    assert!(points[..24].iter().all(|hits| hits == "4"), "{points:?}");
+    assert_eq!(points.last().map(String::as_str), Some("5"), "{points:?}");
+    // The one that was stored when it had been missed: 25 ms later.
+    let fills = told.lines().filter(|line| line.starts_with("STAT fill:") && !line.ends_with(" 0"));
+    assert_eq!(fills.collect::<Vec<_>>(), ["STAT fill:32768000 1"]);
+}

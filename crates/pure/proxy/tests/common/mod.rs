@@ -36,6 +36,7 @@ pub fn settings(upstreams: usize) -> Settings {
         replication: None,
         peers: None,
         switch: None,
+        stack_distances: false,
         doubt: Duration::ZERO,
         pid: 1,
         started_at: 0,
