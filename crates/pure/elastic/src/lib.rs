@@ -9,6 +9,7 @@
 
 mod autoscale;
 mod cuts;
+mod database;
 mod forecast;
 mod fusecache;
 mod plan;
@@ -20,6 +21,7 @@ mod score;
 pub mod switch;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
+pub use database::{Bears, DatabaseProfile};
 pub use forecast::{Forecast, Measured};
 pub use fusecache::{Age, Effort, Pick, WeightedAges, fuse, fuse_by_weight, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
