@@ -72,6 +72,17 @@ impl Machines {
         }
     }
 
+    /// Of a pool whose servers have names before they run: this one is to.
+    pub fn start_named(&self, pool: &str, count: usize, server: &Leaver) -> Result<(), String> {
+        match self {
+            Machines::Commands { start, .. } => run(start, pool, count, Some(server)),
+            Machines::Http(url) => call(url, "start", pool, count, Some(server)),
+            Machines::Nobody | Machines::Kubernetes(_) | Machines::Told(_) => {
+                Err("nobody starts servers by their names".into())
+            }
+        }
+    }
+
     /// The cluster is to have `count` servers, without these.
     pub fn stop(&self, cluster: &str, count: usize, leavers: &[Leaver]) -> Result<(), String> {
         let each = |stop: &dyn Fn(&Leaver) -> Result<(), String>| leavers.iter().try_for_each(stop);
@@ -89,13 +100,16 @@ fn tell(parent: &Sender<MachineOrder>, order: MachineOrder) -> Result<(), String
     parent.send(order).map_err(|_| "the process that starts servers is ending".into())
 }
 
-fn run(command: &str, cluster: &str, count: usize, leaver: Option<&Leaver>) -> Result<(), String> {
+/// `server` is the one that it is about, if that is known before.
+fn run(command: &str, cluster: &str, count: usize, server: Option<&Leaver>) -> Result<(), String> {
     let failed = |what: String| format!("{command}: {what}");
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).stdin(Stdio::null());
+    // Stdout is the caller's, who may have promised JSON.
+    shell.stdout(std::io::stderr());
     shell.env("MBAL_CLUSTER", cluster).env("MBAL_COUNT", count.to_string());
-    if let Some(leaver) = leaver {
-        shell.env("MBAL_SERVER", &leaver.client).env("MBAL_SERVER_ID", leaver.id.to_string());
+    if let Some(server) = server {
+        shell.env("MBAL_SERVER", &server.client).env("MBAL_SERVER_ID", server.id.to_string());
     }
     let mut child = shell.spawn().map_err(|error| failed(error.to_string()))?;
     let until = Instant::now() + WITHIN;
@@ -118,14 +132,14 @@ fn call(
     action: &str,
     cluster: &str,
     count: usize,
-    leaver: Option<&Leaver>,
+    server: Option<&Leaver>,
 ) -> Result<(), String> {
     let body = serde_json::json!({
         "action": action,
         "cluster": cluster,
         "count": count,
-        "server": leaver.map(|leaver| &leaver.client),
-        "id": leaver.map(|leaver| leaver.id),
+        "server": server.map(|server| &server.client),
+        "id": server.map(|server| server.id),
     });
     let agent = ureq::AgentBuilder::new().timeout(WITHIN).build();
     match agent.post(url).send_json(body) {

@@ -108,6 +108,7 @@ fn main() -> ExitCode {
         Some(("cluster", matches)) => of_cluster(matches),
         Some(("pool", matches)) => match matches.subcommand() {
             Some(("resize", matches)) => pool::resize(&read(matches)),
+            Some(("autoscale", matches)) => pool::autoscale(&read(matches)),
             _ => unreachable!("clap asks for one of its subcommands"),
         },
         Some(("config", matches)) => config::run(matches, &command, refusal),
@@ -310,9 +311,14 @@ fn cluster_command() -> Command {
 }
 
 fn pool_command() -> Command {
-    group("pool", POOL).subcommand(pool::Pool::augment_args(
-        Command::new("resize").about("Moves items to where clients will look for them."),
-    ))
+    group("pool", POOL)
+        .subcommand(pool::Pool::augment_args(
+            Command::new("resize").about("Moves items to where clients will look for them."),
+        ))
+        .subcommand(pool::AutoPool::augment_args(
+            Command::new("autoscale")
+                .about("Has a pool behind proxies grow and shrink by what its database bears."),
+        ))
 }
 
 fn as_memcached_command() -> Command {

@@ -1,5 +1,6 @@
 //! `mbal pool resize`: resizes a pool of stock memcacheds behind ketama clients.
 
+mod auto;
 mod results;
 mod telling;
 mod through;
@@ -25,6 +26,7 @@ use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
 use mbal_server::token_of;
 use serde_json::json;
 
+pub use auto::{AutoPool, autoscale};
 use results::{has, is, listed};
 use telling::Telling;
 use through::{Known, Lists, Through};
@@ -151,39 +153,11 @@ impl From<Failed> for Ended {
 }
 
 pub fn resize(args: &Pool) -> ExitCode {
-    let telling = Telling { json: args.json };
-    let refused = match Signals::take() {
-        Ok(signals) => {
-            let pace = Pace::new(args.rate);
-            let (asked, over) = (AtomicUsize::new(0), AtomicBool::new(false));
-            thread::scope(|scope| {
-                scope.spawn(|| heed(&signals, &pace, &asked, &over));
-                let ended = args.access.open().map_err(Ended::Refused).and_then(|dialer| {
-                    let dial = |server: &RingServer| dialed(&dialer, server, PATIENCE);
-                    let to_proxy =
-                        |proxy: &RingServer| dialed(&dialer, proxy, PATIENCE_WITH_PROXIES);
-                    let dial_proxies: Dial = &to_proxy;
-                    let (dialect, hash) = (args.ring, args.hash);
-                    let (pace, asked) = (&pace, &asked);
-                    let scaling = Scaling {
-                        args,
-                        telling,
-                        pace,
-                        asked,
-                        dial: &dial,
-                        dial_proxies,
-                        dialect,
-                        hash,
-                    };
-                    scaling.scale()
-                });
-                over.store(true, Relaxed);
-                ended
-            })
-        }
+    let ended = match Signals::take() {
+        Ok(signals) => run(args, &signals).0,
         Err(error) => Err(Ended::Refused(error.to_string())),
     };
-    let why = match refused {
+    let why = match ended {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Ended::Refused(why) | Ended::NotSwitched(why)) => why,
         Err(Ended::Failed(failed)) => failed.to_string(),
@@ -191,6 +165,29 @@ pub fn resize(args: &Pool) -> ExitCode {
     };
     eprintln!("mbal pool resize: {}", mbal_wire::printable(&why));
     ExitCode::FAILURE
+}
+
+/// How it ended, and whether a signal has come.
+fn run(args: &Pool, signals: &Signals) -> (Result<(), Ended>, bool) {
+    let telling = Telling { json: args.json };
+    let pace = Pace::new(args.rate);
+    let (asked, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let ended = thread::scope(|scope| {
+        scope.spawn(|| heed(signals, &pace, &asked, &over));
+        let ended = args.access.open().map_err(Ended::Refused).and_then(|dialer| {
+            let dial = |server: &RingServer| dialed(&dialer, server, PATIENCE);
+            let to_proxy = |proxy: &RingServer| dialed(&dialer, proxy, PATIENCE_WITH_PROXIES);
+            let dial_proxies: Dial = &to_proxy;
+            let (dialect, hash) = (args.ring, args.hash);
+            let (pace, asked) = (&pace, &asked);
+            let scaling =
+                Scaling { args, telling, pace, asked, dial: &dial, dial_proxies, dialect, hash };
+            scaling.scale()
+        });
+        over.store(true, Relaxed);
+        ended
+    });
+    (ended, asked.load(Relaxed) > 0)
 }
 
 fn dialed(dialer: &Dialer, server: &RingServer, patience: Duration) -> io::Result<Box<dyn Stream>> {

@@ -42,6 +42,15 @@ pub struct Value {
     pub cas: u64,
 }
 
+/// What a server answers to `stats` of some kind, "" for the general ones.
+pub fn stats(
+    dial: Dial,
+    server: &RingServer,
+    kind: &str,
+) -> Result<BTreeMap<String, String>, Failed> {
+    Connection::open(dial, server)?.stats(kind)
+}
+
 /// What came of an add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {

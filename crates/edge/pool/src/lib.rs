@@ -24,7 +24,7 @@ mod survey;
 mod sweeping;
 
 pub use choosing::choose;
-pub use connection::{Dial, Failed, Stream};
+pub use connection::{Dial, Failed, Stream, stats};
 pub use counts::Counts;
 pub use filling::{Life, lives, tell_filled, untell_filled};
 pub use leasing::Leases;

@@ -184,7 +184,6 @@ impl Sampling {
     /// `pool_bytes` if who asks knows it.
     pub fn curve(&mut self, pool_bytes: Option<u64>, now: Instant) -> Curve {
         self.pool_bytes = pool_bytes.unwrap_or(self.pool_bytes);
-        self.lasting.count(self.reads);
         self.pass_to(second(now));
         self.lasting.curve()
     }
@@ -238,6 +237,8 @@ impl Sampling {
 
     fn pass_to(&mut self, second: u32) {
         self.second = second;
+        // What is counted fades like what was shown.
+        self.lasting.count(self.reads);
         self.lasting.pass_to(second);
         self.chosen = self.lasting.chosen();
     }

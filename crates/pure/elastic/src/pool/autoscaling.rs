@@ -243,9 +243,9 @@ impl Autopilot {
                 why += &format!("; {CALM_MINUTES} minutes had up to {most:.0} reads/s: {to} stay");
             }
         }
-        if self.measured.is_none() {
-            why += "; as LRU lists would: not measured for ten minutes yet";
-            // Reads of keys that it had not heard of are taken to miss. What hits often enough needs no more servers for that.
+        if self.was.is_empty() {
+            why += "; not measured for ten minutes yet";
+            // Keys that the sketch has not heard of are taken to miss with more memory, too. What hits often enough needs no more.
             if from < to && needed <= hit_ratio {
                 (to, expected) = (from, at(from));
                 why += &format!(", and {hit_ratio:.3} hit: {from} servers");
@@ -316,16 +316,23 @@ impl Autopilot {
     fn measure(&mut self, look: &PoolLook, minute: (u64, u64)) {
         let (servers, minutes) = &mut self.steady;
         minutes.push_back(minute);
-        if minutes.len() <= STEADY_MINUTES {
+        let is_steady = minutes.len() > STEADY_MINUTES;
+        if is_steady {
+            minutes.pop_front();
+        } else if !self.was.is_empty() {
             return;
         }
-        minutes.pop_front();
-        let sum = minutes.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        if sum.0 > 0 {
+        // Before the first ten minutes a minute tells more than lists that have just begun, for which most keys are new.
+        let told = if is_steady { minutes.len() } else { 1 };
+        let (reads, hits) =
+            minutes.iter().rev().take(told).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        if reads > 0 {
             let bytes = servers.len() as u64 * look.server_bytes;
-            let hit_ratio = sum.1 as f64 / sum.0 as f64;
+            let hit_ratio = hits as f64 / reads as f64;
             self.measured = Some(Measured { bytes, hit_ratio });
-            self.was.insert(servers.len(), (look.minute, hit_ratio));
+            if is_steady {
+                self.was.insert(servers.len(), (look.minute, hit_ratio));
+            }
         }
     }
 }
