@@ -128,7 +128,7 @@ impl Forecast {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashMap};
+    use std::collections::BTreeMap;
 
     use super::*;
     use mbal_sketch::{Random, StackDistances, mix};
@@ -237,7 +237,7 @@ mod tests {
     /// A list in the order of the last use, with room for so many items; how many of these requests have been played when it has
     /// that many.
     fn full_after(requests: &[u64], room: usize, more_room: usize) -> usize {
-        let (mut last, mut order) = (HashMap::new(), BTreeMap::new());
+        let (mut last, mut order) = (BTreeMap::new(), BTreeMap::new());
         let mut is_full = false;
         for (at, key) in requests.iter().enumerate() {
             if let Some(before) = last.insert(*key, at) {
