@@ -9,7 +9,7 @@ use crate::mix::{Mix, Op, Ttls};
 use crate::sizes::Sizes;
 use crate::workload::{Law, Workload};
 
-const TABLE: &str = include_str!("twitter-2020Mar-clusters.md");
+const TABLE: &str = include_str!("twitter-2020Mar-clusters.txt");
 
 /// The row of a cluster such as `cluster19`.
 pub fn workload(cluster: &str, keys: u64) -> Result<Workload, String> {
