@@ -1,5 +1,5 @@
 //! What a cluster's processes are told by who should not be there, or is ill: each a clear error, and nothing is lost.
-//! `docs/design/cluster.md` says what each is answered.
+//! `docs/design/cluster.md`, *Bad input*, has the rules.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

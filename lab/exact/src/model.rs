@@ -1,6 +1,6 @@
 //! The planners' model: what may move, what must hold, and what a placement costs.
 //!
-//! Equations (1) to (11) of MBal (EuroSys 2015, §3.3 and §3.4; docs/design/balancing.md) share one shape: choose an owner
+//! Equations (1) to (11) of MBal (EuroSys 2015, §3.3 and §3.4) share one shape: choose an owner
 //! for every cachelet, keep each worker under its limits, minimise one of three objectives. The papers' (2), (3),
 //! (5) and (9) are infeasible as soon as one cachelet is heavier than the limit, so here they are two
 //! things: no worker that takes a cachelet may end above its limit, ever; and what stays
