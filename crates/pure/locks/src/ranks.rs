@@ -1,14 +1,14 @@
 //! The list: all locks that threads of a process share, in the order in which they are taken.
 //!
 //! Whoever adds a lock puts it behind those that may be held when it is taken, and before those that are taken while it is held.
-//! `docs/ARCHITECTURE.md` has the same table, and a test compares.
+//! Each line says what the lock guards, and who takes it. `docs/ARCHITECTURE.md` has the same order, and a test compares.
 
 /// A lock's place in the order: what is smaller is taken first.
 macro_rules! ranks {
     ($($name:ident: $guards:literal, $takes:literal;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum Rank { $(#[doc = $guards] $name),* }
+        pub enum Rank { $(#[doc = concat!($guards, "; taken by: ", $takes)] $name),* }
 
         impl Rank {
             pub const ALL: &[Rank] = &[$(Rank::$name),*];
@@ -16,11 +16,6 @@ macro_rules! ranks {
             /// What it guards.
             pub fn guards(self) -> &'static str {
                 match self { $(Rank::$name => $guards),* }
-            }
-
-            /// Who takes it.
-            pub fn takes(self) -> &'static str {
-                match self { $(Rank::$name => $takes),* }
             }
         }
 
