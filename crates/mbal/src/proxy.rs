@@ -321,6 +321,7 @@ pub fn run(flags: ProxyFlags, log_flags: LogFlags, words: &[OsString]) -> ExitCo
         }
     };
     let upstreams = config.settings.servers.len();
+    let socket = config.unix_socket.as_ref().map(|socket| socket.path.display().to_string());
     let running = match start_proxy(config) {
         Ok(running) => running,
         Err(error) => {
@@ -328,7 +329,8 @@ pub fn run(flags: ProxyFlags, log_flags: LogFlags, words: &[OsString]) -> ExitCo
             return ExitCode::from(error.exit_code());
         }
     };
-    let at: Vec<String> = running.addresses.iter().map(ToString::to_string).collect();
+    let at = running.addresses.iter().map(ToString::to_string);
+    let at: Vec<String> = at.chain(socket).collect();
     let metrics =
         running.metrics.map_or(String::new(), |at| format!(", metrics on http://{at}/metrics"));
     let started = format!("mbal proxy: {}, {upstreams} upstreams{metrics}", at.join(" "));
