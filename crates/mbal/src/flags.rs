@@ -157,7 +157,7 @@ pub struct Flags {
     #[arg(long, env = "MBAL_CLUSTER_NAME", value_name = "name", default_value = "mbal")]
     cluster_name: String,
 
-    /// Host by which others reach this server; by default the address that leads to the coordinator
+    /// Host by which others reach this server; by default the address that leads to the coordinator, if -l has it, else the first of -l
     #[arg(long, env = "MBAL_ADVERTISE", value_name = "host", requires = "coordinator")]
     advertise: Option<String>,
 

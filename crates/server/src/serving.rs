@@ -36,8 +36,8 @@ use crate::started::Started;
 use crate::starting::Starting;
 use crate::stderr_lines::Saying;
 use crate::{
-    ClusterConfig, Config, CoordinatorConfig, Interface, Login, MapFrom, StartError, control, log,
-    machine, membership, metrics, panics, scrapes, tls, tls_links, web,
+    ClusterConfig, Config, CoordinatorConfig, Interface, Listen, Login, MapFrom, StartError,
+    control, log, machine, membership, metrics, panics, scrapes, tls, tls_links, web,
 };
 
 /// What a worker has in a server that stands alone, so that there is something to balance.
@@ -453,7 +453,7 @@ impl Server {
         let host = match &config.advertise {
             Some(host) => host.clone(),
             None if is_local => "127.0.0.1".into(),
-            None => membership::own_host(&config.urls)?,
+            None => reached_at(&self.config.listen, membership::own_host(&config.urls)?),
         };
         let at = |port: u16| Address { host: host.clone(), port }.to_string();
         let port_of =
@@ -686,4 +686,39 @@ fn observe_cpu(shared: &mbal_worker::Shared) {
     let (user_us, system_us) = process::cpu_time_us();
     shared.gauges.user_us.store(user_us, Relaxed);
     shared.gauges.system_us.store(system_us, Relaxed);
+}
+
+/// Where others reach a server that listens there: at the address that leads to the coordinator, or, if it does not listen at that one, at the first at
+/// which it does.
+fn reached_at(listen: &[Listen], own: String) -> String {
+    let is_own = |one: &Listen| one.interface.covers(&Interface::Named(own.clone()));
+    if listen.iter().any(is_own) {
+        return own;
+    }
+    let named = listen.iter().find_map(|one| match &one.interface {
+        Interface::Named(host) => Some(host.clone()),
+        Interface::All | Interface::Loopback => None,
+    });
+    named.unwrap_or(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_told_an_address_at_which_it_listens() {
+        let named = |host: &str| Interface::Named(host.into());
+        for (interfaces, told) in [
+            (vec![Interface::All], "10.0.0.5"),
+            (vec![named("10.0.0.5"), named("10.9.0.5")], "10.0.0.5"),
+            (vec![named("10.9.0.5"), named("10.0.0.5")], "10.0.0.5"),
+            (vec![named("10.9.0.5")], "10.9.0.5"),
+            (vec![Interface::Loopback, named("cache-1")], "cache-1"),
+        ] {
+            let listen = |interface| Listen { interface, port: 11211, tls: None };
+            let listen: Vec<Listen> = interfaces.into_iter().map(listen).collect();
+            assert_eq!(reached_at(&listen, "10.0.0.5".into()), told, "{listen:?}");
+        }
+    }
 }

@@ -57,6 +57,7 @@ impl Rig {
                 servers: servers.map(|(_, id)| (ServerId(id as u16), client(id))).collect(),
                 servers_told: self.states.len(),
                 server_bytes: 1 << 30,
+                item_bytes: 0.0,
                 state_bytes: 0,
                 more_wanted: 0,
                 load_mean: 0.0,

@@ -1,7 +1,7 @@
 //! A cluster of MBal's whose map the proxy is told: each worker is an upstream, and a key is asked of the worker that has it. The
 //! servers decide what is right, as for any client: a map that is old, or a copy that has gone, costs a hop between two of them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ pub struct CopiedKey {
 
 /// Where reads of copied keys may go.
 pub(crate) struct CopiedKeys {
-    keys: HashMap<Vec<u8>, Copied>,
+    keys: BTreeMap<Vec<u8>, Copied>,
     random: Random,
 }
 
@@ -86,7 +86,7 @@ struct Copied {
 
 impl CopiedKeys {
     pub fn new(seed: u64) -> CopiedKeys {
-        CopiedKeys { keys: HashMap::new(), random: Random::new(seed) }
+        CopiedKeys { keys: BTreeMap::new(), random: Random::new(seed) }
     }
 
     #[inline]
