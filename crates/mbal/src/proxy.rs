@@ -49,7 +49,7 @@ EXAMPLES
                         in place of twemproxy, or beside it at another port; --print shows the equal flags
   mbal proxy --discover cache.example.com:11211
                         the servers of a cluster, as `config get cluster` tells them
-  mbal proxy --sidecar -s /run/mbal.sock
+  mbal proxy --sidecar -s /run/mbal.sock -p 0
                         beside an application: the cluster that MBAL_COORDINATOR names, each key asked of the worker that has it
 
 UPSTREAMS
@@ -95,29 +95,8 @@ pub struct ProxyFlags {
     #[command(flatten)]
     files: FileFlags,
 
-    /// Ask a server of a cluster for the others, by `config get cluster`: HOST:PORT, several by comma. Placed as --placement says
-    #[arg(long, value_name = "host:port", value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy"])]
-    discover: Vec<String>,
-
-    /// The cluster of this coordinator, http://HOST:PORT, several by comma: each key is asked of the worker that has it by the
-    /// cluster's map, and hot keys of their copies too
-    #[arg(long, value_name = "url[,url]")]
-    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "xdp"])]
-    coordinator: Option<String>,
-
-    /// The same of the coordinator that MBAL_COORDINATOR names
-    #[arg(long)]
-    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "xdp"])]
-    sidecar: bool,
-
-    /// A file with the token that the coordinator asks for
-    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
-    coordinator_token: Option<PathBuf>,
-
-    /// So often; and at SIGHUP
-    #[arg(long, value_name = "time", default_value = "10s", value_parser = time, requires = "discover")]
-    discover_interval: Duration,
+    #[command(flatten)]
+    cluster: ClusterFlags,
 
     /// Do what this configuration of twemproxy says; flags given beside it win. Its servers are read again at SIGHUP
     #[arg(long, value_name = "file", conflicts_with = "upstreams_file")]
@@ -210,6 +189,67 @@ pub struct ProxyFlags {
     /// Largest item, in bytes
     #[arg(short = 'I', long, value_name = "bytes", default_value_t = 1 << 20)]
     max_item_size: usize,
+}
+
+// A cluster as upstreams: its servers, or its workers by its map. No docstring: it would become the help of who has these flags.
+#[derive(Args, Debug)]
+struct ClusterFlags {
+    /// Ask a server of a cluster for the others, by `config get cluster`: HOST:PORT, several by comma. Placed as --placement says
+    #[arg(long, value_name = "host:port", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy"])]
+    discover: Vec<String>,
+
+    /// So often; and at SIGHUP
+    #[arg(long, value_name = "time", default_value = "10s", value_parser = time, requires = "discover")]
+    discover_interval: Duration,
+
+    /// The cluster of this coordinator, http://HOST:PORT, several by comma: each key is asked of the worker that has it by the
+    /// cluster's map, and hot keys of their copies too
+    #[arg(long, value_name = "url[,url]")]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "peers", "xdp"])]
+    coordinator: Option<String>,
+
+    /// The same of the coordinator that MBAL_COORDINATOR names
+    #[arg(long)]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "peers", "xdp"])]
+    sidecar: bool,
+
+    /// A file with the token that the coordinator asks for
+    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
+    coordinator_token: Option<PathBuf>,
+}
+
+impl ClusterFlags {
+    /// Who says which upstreams there are, if that is a cluster.
+    fn source(&self) -> Result<Option<Source>, String> {
+        if !self.discover.is_empty() {
+            let discovery = Discovery::new(self.discover.clone());
+            return Ok(Some(Box::new(move || discovery.servers().map(PoolTold::from))));
+        }
+        let Some(urls) = self.coordinators()? else { return Ok(None) };
+        let token = self.coordinator_token.as_ref();
+        let token = token.map(|path| token_of("--coordinator-token", path)).transpose()?;
+        let mut map = ClusterMap::new(&urls, token)?;
+        Ok(Some(Box::new(move || map.pool())))
+    }
+
+    /// Of the cluster behind it, if it is to be known by its map.
+    fn coordinators(&self) -> Result<Option<String>, String> {
+        if !self.sidecar {
+            return Ok(self.coordinator.clone());
+        }
+        let said = std::env::var("MBAL_COORDINATOR").ok().filter(|urls| !urls.is_empty());
+        let urls = self.coordinator.clone().or(said);
+        urls.map(Some).ok_or_else(|| "--sidecar: MBAL_COORDINATOR names no coordinator".into())
+    }
+
+    /// How often it is asked.
+    fn poll(&self) -> Option<Duration> {
+        match self.sidecar || self.coordinator.is_some() {
+            true => Some(MAP_EVERY),
+            false => (!self.discover.is_empty()).then_some(self.discover_interval),
+        }
+    }
 }
 
 /// The list of upstreams as a file, who may change it, and what that is decided by.
@@ -383,30 +423,13 @@ impl ProxyFlags {
         if let Some(path) = self.files.upstreams_file.clone() {
             return Ok(Box::new(move || upstreams::of_file(&path).map(PoolTold::from)));
         }
-        if !self.discover.is_empty() {
-            let discovery = Discovery::new(self.discover.clone());
-            return Ok(Box::new(move || discovery.servers().map(PoolTold::from)));
-        }
-        if let Some(urls) = self.coordinators()? {
-            let token = self.coordinator_token.as_ref();
-            let token = token.map(|path| token_of("--coordinator-token", path)).transpose()?;
-            let mut map = ClusterMap::new(&urls, token)?;
-            return Ok(Box::new(move || map.pool()));
+        if let Some(source) = self.cluster.source()? {
+            return Ok(source);
         }
         let parsed = self.upstream.iter().map(|one| one.parse::<RingServer>());
         let servers = parsed.collect::<Result<Vec<_>, _>>();
         let servers = servers.map_err(|why| format!("--upstream {why}"))?;
         Ok(Box::new(move || Ok(servers.clone().into())))
-    }
-
-    /// Of the cluster behind it, if that is how it is to be known.
-    fn coordinators(&self) -> Result<Option<String>, String> {
-        if !self.sidecar {
-            return Ok(self.coordinator.clone());
-        }
-        let said = std::env::var("MBAL_COORDINATOR").ok().filter(|urls| !urls.is_empty());
-        let urls = self.coordinator.clone().or(said);
-        urls.map(Some).ok_or_else(|| "--sidecar: MBAL_COORDINATOR names no coordinator".into())
     }
 
     /// As `mbal serve` has it.
@@ -487,10 +510,7 @@ impl ProxyFlags {
                 seed: seed(),
             },
             upstreams,
-            poll: match self.sidecar || self.coordinator.is_some() {
-                true => Some(MAP_EVERY),
-                false => (!self.discover.is_empty()).then_some(self.discover_interval),
-            },
+            poll: self.cluster.poll(),
             peers: peers_at,
             listen,
             udp,

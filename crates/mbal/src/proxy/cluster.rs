@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::thread;
 use std::time::Duration;
 
 use mbal_control::api::{HotKeys, HotMode, HotState};
 use mbal_model::{Address, Cluster, ClusterView, Key, Owner, ServerId};
 use mbal_proxy::{CopiedKey, PoolTold, RingServer, Slots};
 use mbal_routing::Routes;
-use mbal_server::Caller;
+use mbal_server::{CallFailed, Caller, log};
 
 /// Somebody who has not answered by then is not asked any longer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -34,22 +35,56 @@ impl ClusterMap {
         })
     }
 
-    /// The cluster as it is now. One that is older than it was before is refused.
+    /// The cluster as it is now. A first map is waited for, as servers do.
     pub fn pool(&mut self) -> Result<PoolTold, String> {
-        let (view, at, copies) = match self.caller.call("GET", "/v1/map", None::<&()>) {
-            Ok(text) => (view(&text)?, Address::unknown(), true),
-            Err(failed) => {
-                let told = self.clients.iter().find_map(|client| {
+        let mut said = String::new();
+        loop {
+            match self.told() {
+                Err(why) if self.version == 0 => {
+                    if why != said {
+                        let text = format!("mbal proxy: it waits for its cluster: {why}");
+                        log::warn("waits_for_map", &text);
+                    }
+                    said = why;
+                    thread::sleep(PATIENCE);
+                }
+                told => return told,
+            }
+        }
+    }
+
+    /// By the coordinator; by the servers, if that has none, or an older one than there was. If they have no newer one either it
+    /// was set back.
+    fn told(&mut self) -> Result<PoolTold, String> {
+        let answer = self.caller.call("GET", "/v1/map", None::<&()>);
+        let answer = answer.map_err(|failed| match failed {
+            CallFailed::Silent(why) | CallFailed::Refused(_, why) => why,
+        });
+        let known = answer.and_then(|text| view(&text)).map(|view| (view, Address::unknown()));
+        let is_new = |view: &ClusterView| self.version <= view.version().map;
+        let (view, at, copies) = match known {
+            Ok((view, at)) if is_new(&view) => (view, at, true),
+            other => {
+                let of = |client: &Address| {
                     let view = ClusterView::parse(&ask(client)?).ok()?;
-                    Some((view, client.clone(), false))
-                });
-                told.ok_or_else(|| format!("no coordinator, and no server: {failed:?}"))?
+                    Some((view, client.clone()))
+                };
+                let newest = self.clients.iter().filter_map(of);
+                let newest = newest.max_by_key(|(view, _)| view.version().map);
+                match (newest, other) {
+                    (Some((view, at)), _) if is_new(&view) => (view, at, false),
+                    (Some(_), Ok((view, at))) => (view, at, true),
+                    (None, Ok((view, _))) => {
+                        let (version, before) = (view.version().map, self.version);
+                        return Err(format!(
+                            "its map is version {version}, there was {before} before"
+                        ));
+                    }
+                    (_, Err(why)) => return Err(format!("no coordinator, and no server: {why}")),
+                }
             }
         };
         let version = view.version().map;
-        if version < self.version {
-            return Err(format!("its map is version {version}, there was {} before", self.version));
-        }
         let members = Members::of(&view, &at)?;
         self.version = version;
         self.clients = view.cluster.servers.values().map(|known| known.client.or(&at)).collect();
@@ -110,10 +145,10 @@ impl Members {
     }
 
     fn copies(&self, hot: &HotKeys) -> Vec<CopiedKey> {
-        let stale = match hot.status.told.mode {
-            HotMode::Async => Duration::from_millis(hot.status.told.lease_ms),
-            HotMode::Atomic | HotMode::Off => Duration::ZERO,
-        };
+        // One that may be older than another would let a client's reads go back in time: it has several servers, by turns.
+        if hot.status.told.mode != HotMode::Atomic {
+            return Vec::new();
+        }
         let is_copied = |report: &&mbal_control::api::HotReport| {
             report.state == Some(HotState::Hot) && !report.copies.is_empty()
         };
@@ -129,7 +164,7 @@ impl Members {
                 let home = self.slots.member(&key) as u16;
                 let members = std::iter::once(home).chain(report.copies.iter().filter_map(worker));
                 let members: Vec<u16> = members.collect();
-                Some(CopiedKey { key: key.to_vec(), members, stale })
+                Some(CopiedKey { key: key.to_vec(), members })
             });
         let mut copied: Vec<CopiedKey> = copied.collect();
         // Rates change their order, which means nothing here.
@@ -180,8 +215,7 @@ mod tests {
             },
         };
         let mut hot = HotKeys::default();
-        hot.status.told.mode = HotMode::Async;
-        hot.status.told.lease_ms = 700;
+        hot.status.told.mode = HotMode::Atomic;
         hot.keys = vec![
             report("b", Some(HotState::Hot), &[4, 9]),
             report("a%20b", Some(HotState::Hot), &[1, 4]),
@@ -193,6 +227,7 @@ mod tests {
         assert_eq!(keys, [&b"a b"[..], b"b"]);
         assert_eq!(copies[1].members.len(), 2, "server 9 is not there");
         assert!(copies[1].members.contains(&2));
-        assert!(copies.iter().all(|one| one.stale == Duration::from_millis(700)));
+        hot.status.told.mode = HotMode::Async;
+        assert_eq!(members.copies(&hot), []);
     }
 }

@@ -21,7 +21,7 @@ const LARGE: [(&str, &str, usize, usize); 5] = [
     ("bench", "Args", 53, 0),
     ("bench", "Generator", 31, 3),
     ("mbal", "Flags", 56, 1),
-    ("mbal", "ProxyFlags", 31, 1),
+    ("mbal", "ProxyFlags", 30, 1),
     ("pure/worker", "Settings", 35, 1),
 ];
 

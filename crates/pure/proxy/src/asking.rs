@@ -147,14 +147,12 @@ impl Proxy {
                 Steered::Home => {}
             }
         }
-        if !self.backend.copied.is_empty() && !base64 {
-            let now = self.ledger.now;
-            match may_write {
-                true => self.backend.copied.written(key, now + self.ledger.settings.timeout),
-                false => {
-                    let copy = self.backend.copy(key, false, &mut self.ledger);
-                    route = route.or(copy.map(|conn| (conn, None)));
-                }
+        if !self.backend.copied.is_empty() {
+            // What stands behind a touch goes where it goes.
+            form.writes |= touches;
+            if !may_write && !base64 {
+                let copy = self.backend.copy(key, false, &mut self.ledger);
+                route = route.or(copy.map(|conn| (conn, None)));
             }
         }
         let Backend { notes, placing, upstreams, .. } = &mut self.backend;

@@ -168,6 +168,15 @@ impl Backend {
         self.clean_if_idle(self.upstreams.conn(conn).upstream, ledger);
     }
 
+    /// What a server owes that is in its cluster no more, another one deletes in good time.
+    pub fn settle_gone(&mut self, conn: usize, ledger: &mut Ledger) {
+        let this = self.upstreams.conn(conn);
+        let is_gone = self.upstreams.get(this.upstream).health == Health::Gone;
+        if is_gone && this.doubts.owes() {
+            self.placing.move_debts(conn, &mut self.upstreams, ledger);
+        }
+    }
+
     /// A firewall on the way may have forgotten connections that nobody used: those that have said nothing since are made again.
     pub fn refresh(&mut self, upstream: usize, since: Instant, ledger: &mut Ledger) {
         if !self.upstreams.get(upstream).serves() {

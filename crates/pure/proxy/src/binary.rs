@@ -42,14 +42,8 @@ impl Proxy {
             }
         }
         let is_peer = self.sessions.get(client).is_peer;
-        let mut copy = None;
-        if !self.backend.copied.is_empty() {
-            let now = self.ledger.now;
-            match writes {
-                true => self.backend.copied.written(key, now + self.ledger.settings.timeout),
-                false => copy = self.backend.copy(key, true, &mut self.ledger),
-            }
-        }
+        let may_copy = !writes && !self.backend.copied.is_empty();
+        let copy = may_copy.then(|| self.backend.copy(key, true, &mut self.ledger)).flatten();
         let Backend { upstreams, placing, notes, hot, peering, .. } = &mut self.backend;
         let ledger = &mut self.ledger;
         if writes {

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 use mbal_model::Instant;
 
+use crate::conn::Conn;
 use crate::expect::Expect;
 use crate::inflight::Who;
 use crate::promises::Fence;
@@ -65,16 +66,20 @@ impl Clusters {
 
     /// Nobody asks for anything before what was asked of clusters is answered.
     pub fn raise_barrier(&mut self, upstreams: &Upstreams) {
-        self.raise_barrier_for(upstreams, |_| true);
+        // What waits for a connection stays its own.
+        self.raise_barrier_where(upstreams, |conn| conn.is_up());
     }
 
-    /// Likewise, what was asked of these upstreams.
+    /// Likewise, what was asked of these upstreams, or waits for a connection to one: its keys go elsewhere.
     pub fn raise_barrier_for(&mut self, upstreams: &Upstreams, is_meant: impl Fn(usize) -> bool) {
+        self.raise_barrier_where(upstreams, |conn| is_meant(conn.upstream));
+    }
+
+    fn raise_barrier_where(&mut self, upstreams: &Upstreams, is_meant: impl Fn(&Conn) -> bool) {
         for (number, conn) in upstreams.conns().iter().enumerate() {
             let is_its = upstreams.end_of(conn.upstream) == End::Server
                 && upstreams.get(conn.upstream).cluster.is_some();
-            // What waits for a connection stays its own.
-            if is_its && conn.is_up() && !conn.is_idle() && is_meant(conn.upstream) {
+            if is_its && !conn.is_idle() && is_meant(conn) {
                 self.barrier.push((number, conn.asked_in_all()));
             }
         }

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use mbal_link::Gathering;
-use mbal_model::Instant;
+use mbal_model::{Instant, KEY_BYTES_MAX};
 
 use crate::buffers::{Output, Spare};
 use crate::doubt::Doubts;
 use crate::encode::push_bare;
 use crate::expect::Expect;
 use crate::inflight::{InFlight, Who};
-use mbal_wire::ReplyKind;
+use mbal_wire::{ReplyKind, base64_decode};
 
 /// A connection that was up for so long has been of use, though it may have been asked nothing.
 const USE_MIN: Duration = Duration::from_millis(100);
@@ -221,9 +221,11 @@ impl Conn {
     /// A write of this key is not answered.
     pub fn has_written(&self, key: &[u8]) -> bool {
         let mut keys = self.keys.unsent();
-        while let [length, _, rest @ ..] = keys {
+        while let [length, base64, rest @ ..] = keys {
             let (written, further) = rest.split_at(usize::from(*length));
-            if written == key {
+            let mut decoded = [0; KEY_BYTES_MAX];
+            let bytes = if *base64 != 0 { base64_decode(written, &mut decoded) } else { None };
+            if bytes.map_or(written, |bytes| &decoded[..bytes]) == key {
                 return true;
             }
             keys = further;

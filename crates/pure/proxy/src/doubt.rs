@@ -165,9 +165,24 @@ impl Doubts {
         (!self.owes_all).then(|| self.owed.iter().map(|(key, _)| &**key))
     }
 
+    /// When another server may delete what is owed: for longer than a write may take.
+    pub fn late_at(&self, doubt: Duration) -> Instant {
+        self.since + doubt
+    }
+
+    /// It could not: it is tried again when as much time has gone.
+    pub fn postpone(&mut self, now: Instant) {
+        self.since = now;
+    }
+
+    /// Of more keys than are known nothing is owed.
+    pub fn forget_rest(&mut self) {
+        self.owes_all = false;
+    }
+
     /// Keys that are owed, for longer than a write may take: another server may delete them.
     pub fn take_late(&mut self, now: Instant, doubt: Duration) -> BTreeSet<Owed> {
-        match self.since + doubt <= now {
+        match self.late_at(doubt) <= now {
             true => self.take(),
             false => BTreeSet::new(),
         }

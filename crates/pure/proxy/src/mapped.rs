@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use mbal_model::{Instant, Key};
+use mbal_model::Key;
 use mbal_random::Random;
 use mbal_routing::ketama::RingServer;
 
@@ -67,21 +66,12 @@ pub struct CopiedKey {
     pub key: Vec<u8>,
     /// Members of the pool, one for each server that answers it, its own included.
     pub members: Vec<u16>,
-    /// For so long a copy may be older than the last write.
-    pub stale: Duration,
 }
 
-/// Where reads of copied keys may go.
+/// Where reads of copied keys may go: upstreams by key.
 pub(crate) struct CopiedKeys {
-    keys: BTreeMap<Vec<u8>, Copied>,
+    keys: BTreeMap<Vec<u8>, Vec<usize>>,
     random: Random,
-}
-
-struct Copied {
-    upstreams: Vec<usize>,
-    stale: Duration,
-    /// What this proxy has written is read at its own server until then.
-    home_until: Instant,
 }
 
 impl CopiedKeys {
@@ -96,27 +86,16 @@ impl CopiedKeys {
 
     /// `number`: of a member of the pool.
     pub fn know(&mut self, told: Vec<CopiedKey>, number: impl Fn(u16) -> Option<usize>) {
-        let before = std::mem::take(&mut self.keys);
-        for CopiedKey { key, members, stale } in told {
-            let home_until = before.get(&key).map_or(Instant::ZERO, |known| known.home_until);
-            let upstreams = members.into_iter().filter_map(&number).collect();
-            self.keys.insert(key, Copied { upstreams, stale, home_until });
-        }
-    }
-
-    /// A write of the key is sent, and answered by `until`.
-    pub fn written(&mut self, key: &[u8], until: Instant) {
-        let copied = self.keys.get_mut(key).filter(|copied| !copied.stale.is_zero());
-        if let Some(copied) = copied {
-            copied.home_until = until + copied.stale;
-        }
+        let upstreams = |one: CopiedKey| {
+            (one.key, one.members.into_iter().filter_map(&number).collect::<Vec<_>>())
+        };
+        self.keys = told.into_iter().map(upstreams).filter(|(_, those)| those.len() > 1).collect();
     }
 
     /// An upstream that answers a read of the key; none if its own alone does.
-    pub fn choose(&mut self, key: &[u8], now: Instant) -> Option<usize> {
-        let copied = self.keys.get(key).filter(|copied| copied.home_until <= now)?;
-        let count = copied.upstreams.len() as u64;
-        (count > 1).then(|| copied.upstreams[self.random.below(count) as usize])
+    pub fn choose(&mut self, key: &[u8]) -> Option<usize> {
+        let upstreams = self.keys.get(key)?;
+        Some(upstreams[self.random.below(upstreams.len() as u64) as usize])
     }
 }
 
@@ -145,27 +124,23 @@ mod tests {
     }
 
     #[test]
-    fn reads_of_a_copied_key_are_spread_and_after_a_write_they_stay() {
-        let at = |ms: u64| Instant::from_millis(ms);
+    fn reads_of_a_copied_key_are_spread() {
         let mut known = CopiedKeys::new(1);
-        let told = || {
-            let stale = Duration::from_millis(100);
-            vec![CopiedKey { key: b"hot".to_vec(), members: vec![0, 2, 9], stale }]
+        let copied = |key: &[u8], members: &[u16]| CopiedKey {
+            key: key.to_vec(),
+            members: members.to_vec(),
         };
-        known.know(told(), |member| (member < 4).then_some(usize::from(member) + 10));
+        let told = vec![copied(b"hot", &[0, 2, 9]), copied(b"alone", &[1, 9])];
+        known.know(told, |member| (member < 4).then_some(usize::from(member) + 10));
         let mut chosen = [0; 2];
         for _ in 0..1_000 {
-            match known.choose(b"hot", at(5)) {
+            match known.choose(b"hot") {
                 Some(10) => chosen[0] += 1,
                 Some(12) => chosen[1] += 1,
                 other => panic!("{other:?}"),
             }
         }
         assert!(chosen.iter().all(|count| *count > 400), "{chosen:?}");
-        assert_eq!(known.choose(b"cold", at(5)), None);
-        known.written(b"hot", at(10));
-        known.know(told(), |member| Some(member.into()));
-        assert_eq!(known.choose(b"hot", at(109)), None, "a copy may be older");
-        assert!(known.choose(b"hot", at(110)).is_some());
+        assert_eq!((known.choose(b"cold"), known.choose(b"alone")), (None, None));
     }
 }

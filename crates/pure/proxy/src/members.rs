@@ -66,7 +66,13 @@ impl Backend {
         match (self.placing.slots(), &slots) {
             (Some(old), Some(new)) => {
                 let losers = new.losers((old, &before), &order);
-                let is_meant = |upstream| losers.contains(&upstream);
+                let stood_for = |loser: &usize| {
+                    let mut texts = self.upstreams.texts_of(*loser);
+                    texts.any(|text| self.upstreams.conn(text).is_stood_for)
+                };
+                // Whoever stood for one may have been asked for its keys.
+                let all = losers.iter().any(stood_for);
+                let is_meant = |upstream| all || losers.contains(&upstream);
                 self.clusters.raise_barrier_for(&self.upstreams, is_meant);
             }
             _ if self.clusters.is_any() => self.clusters.raise_barrier(&self.upstreams),
@@ -96,11 +102,13 @@ impl Backend {
         let home = self.placing.home(key)?;
         let kind = |both: [usize; 2]| both[usize::from(binary)];
         let own = kind(self.upstreams.both_of(home, key));
-        // A copy may be asked before the write that stands in front of the read is executed.
-        if self.upstreams.conn(own).has_written(key) {
+        // A copy may be asked before the write that stands in front of the read is executed, or while one is in doubt.
+        let upstreams = &self.upstreams;
+        let in_doubt = upstreams.is_owing() && upstreams.owes_key(own, key, false, None);
+        if in_doubt || upstreams.conn(own).has_written(key) {
             return None;
         }
-        let there = self.copied.choose(key, ledger.now)?;
+        let there = self.copied.choose(key)?;
         let conn = kind(self.upstreams.both_of(there, key));
         let is_up = self.upstreams.conn(conn).is_up();
         // Binary is dialed when it is used first.

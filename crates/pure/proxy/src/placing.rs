@@ -273,7 +273,10 @@ impl Placing {
                     let asked = InFlight::own(Who::Nobody, kind, Expect::Any, now);
                     upstreams.ask(there, asked, None);
                 }
-                _ => upstreams.owe(conn, key, base64),
+                _ => {
+                    upstreams.owe(conn, key, base64);
+                    upstreams.conn_mut(conn).doubts.postpone(now);
+                }
             }
         }
         upstreams.look_who_owes();

@@ -186,6 +186,7 @@ impl Proxy {
             }
             if self.backend.upstreams.is_owing() {
                 self.backend.upstreams.settle(conn, self.ledger.now);
+                self.backend.settle_gone(conn, &mut self.ledger);
             }
         }
     }

@@ -108,6 +108,7 @@ pub(crate) struct Upstreams {
     forgot: bool,
     /// They are workers of one cluster, whose map is known.
     is_mapped: bool,
+    doubt: Duration,
 }
 
 impl Upstream {
@@ -161,6 +162,7 @@ impl Upstreams {
             owing: false,
             forgot: false,
             is_mapped: settings.slots.is_some(),
+            doubt: settings.doubt,
         }
     }
 

@@ -581,7 +581,6 @@ impl World {
         let copied = |number| CopiedKey {
             key: format!("k{number}").into_bytes(),
             members: (0..count as u16).collect(),
-            stale: Duration::ZERO,
         };
         let copies = self.slots.iter().flat_map(|_| (0..KEYS / 4).map(copied)).collect();
         let pool = PoolTold { servers, slots: self.slots.clone(), copies };

@@ -105,7 +105,10 @@ impl Upstreams {
     /// When one of the connections is to be looked at, but for those whose requests gather.
     fn first_due(&self) -> Instant {
         let due = self.conns.iter().filter_map(|conn| match conn.state {
-            State::Closed { retry_at } => Some(retry_at).filter(|at| *at > Instant::ZERO),
+            State::Closed { retry_at } => {
+                let moves_at = if self.owing { self.moves_at(conn) } else { None };
+                moves_at.or(Some(retry_at)).filter(|at| *at > Instant::ZERO)
+            }
             State::Dialing { since } => Some(since + self.timeout_of(conn)),
             State::Up => {
                 let late_at = conn.waits_since().map(|since| since + self.timeout_of(conn));
@@ -150,6 +153,8 @@ impl Upstreams {
         let nobody = this.lose(ledger.now, &mut ledger.spare);
         debug_assert!(nobody.is_empty(), "all is answered");
         this.state = State::Closed { retry_at: Instant::MAX };
+        // What it owes may be another's to delete.
+        self.quiet_until = None;
     }
 
     /// Since when an upstream has not done what was wanted, if a connection that ends is its fault.
@@ -181,6 +186,10 @@ impl Upstreams {
     pub fn lose(&mut self, conn: usize, ledger: &mut Ledger) -> VecDeque<InFlight> {
         let this = &mut self.conns[conn];
         let waiting = this.lose(ledger.now, &mut ledger.spare);
+        if self.all[this.upstream].cluster.is_some() {
+            // To flush would take what all servers have.
+            this.doubts.forget_rest();
+        }
         self.owing |= this.doubts.owes();
         waiting
     }

@@ -4,7 +4,7 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Instant, KEY_BYTES_MAX};
 use mbal_wire::base64_decode;
 
-use super::{End, Upstreams};
+use super::{End, Health, Upstreams};
 use crate::conn::Conn;
 use crate::naming::push_name;
 
@@ -27,6 +27,13 @@ impl Upstreams {
     /// When [`Upstreams::settle`] is due.
     pub(super) fn settles_at(&self, conn: &Conn) -> Option<Instant> {
         conn.doubts.pays_at().filter(|_| self.all[conn.upstream].serves())
+    }
+
+    /// When another server may delete what a server owes that is in its cluster no more.
+    pub(super) fn moves_at(&self, conn: &Conn) -> Option<Instant> {
+        let upstream = &self.all[conn.upstream];
+        let is_gone = upstream.health == Health::Gone && upstream.cluster.is_some();
+        (is_gone && conn.doubts.owes()).then(|| conn.doubts.late_at(self.doubt))
     }
 
     /// Deletes for good what is owed, if no earlier write can be executed after that.
