@@ -144,7 +144,12 @@ impl Upstreams {
             return log::warn("upstreams_not_read", text);
         }
         let before = &self.known;
+        let known = self.servers();
         let next = |told: PoolTold| {
+            // A map comes twice a second: names are looked up when they are others, and when a connection fails.
+            if told.slots.is_some() && told.servers == known {
+                return Ok((before.clone(), told.slots, told.copies));
+            }
             let next = placed(told.servers, before, look_up)?;
             Ok((all_known(next, before)?, told.slots, told.copies))
         };

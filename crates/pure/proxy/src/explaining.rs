@@ -69,6 +69,15 @@ impl Explainer<'_> {
             ));
         }
         match (hot.control(), hot.table.tell_of(key.hash(), bytes)) {
+            _ if upstreams.is_mapped() => {
+                let copies = self.backend.copied.of(bytes).iter();
+                let names: Vec<String> =
+                    copies.map(|number| upstreams.get(*number).name.clone()).collect();
+                said.push(match names.is_empty() {
+                    true => "no copies in its cluster that are read here".into(),
+                    false => format!("read by turns at {}", names.join(" ")),
+                });
+            }
             (None, _) => said.push("no key is copied: --imbalance-target is not given".into()),
             (Some(control), told) => {
                 let threshold = control.threshold_per_second();
@@ -93,6 +102,11 @@ impl Explainer<'_> {
         let hashed = |hash: KeyHash| format!("{:08x}", hash.place(key));
         let (order, settings) = (self.backend.placing.order(), &self.ledger.settings);
         let count = order.len();
+        if let Some(hash) =
+            Key::new(key).map(|key| key.hash()).filter(|_| self.backend.upstreams.is_mapped())
+        {
+            return format!("hash {hash:016x}, by its cluster's map among {count} workers");
+        }
         match settings.distribution {
             Distribution::Modula(hash) => {
                 let weights: u64 =

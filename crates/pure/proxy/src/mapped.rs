@@ -92,6 +92,11 @@ impl CopiedKeys {
         self.keys = told.into_iter().map(upstreams).filter(|(_, those)| those.len() > 1).collect();
     }
 
+    /// All that answer reads of the key; nobody if its own alone does.
+    pub fn of(&self, key: &[u8]) -> &[usize] {
+        self.keys.get(key).map_or(&[], |upstreams| upstreams)
+    }
+
     /// An upstream that answers a read of the key; none if its own alone does.
     pub fn choose(&mut self, key: &[u8]) -> Option<usize> {
         let upstreams = self.keys.get(key)?;

@@ -142,6 +142,11 @@ fn reads_of_a_hot_key_are_spread_and_come_behind_its_writes() {
     let mut asked = [0; 2];
     (0..200).for_each(|_| asked[world.asks(client, &low)] += 1);
     assert!(asked.iter().all(|count| *count > 60), "{asked:?}");
+    world.says(client, &format!("stats explain {low}\r\n"));
+    let told = std::mem::take(&mut world.told[client.0 as usize]);
+    for part in ["by its cluster's map among 2 workers", "read by turns at s0:11211 s1:11211"] {
+        assert!(told.contains(part), "{told}");
+    }
     // A multi-get too; a write never, nor what stands behind it.
     let (set, get) = (format!("set {low} 0 0 1\r\nx\r\n"), format!("get {low}\r\n"));
     for _ in 0..20 {
