@@ -206,12 +206,12 @@ struct ClusterFlags {
     /// The cluster of this coordinator, http://HOST:PORT, several by comma: each key is asked of the worker that has it by the
     /// cluster's map, and hot keys of their copies too
     #[arg(long, value_name = "url[,url]")]
-    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "peers", "xdp"])]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "placement", "hash", "eject", "failures", "imbalance_target", "peers", "xdp"])]
     coordinator: Option<String>,
 
     /// The same of the coordinator that MBAL_COORDINATOR names
     #[arg(long)]
-    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "eject", "imbalance_target", "peers", "xdp"])]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy", "discover", "placement", "hash", "eject", "failures", "imbalance_target", "peers", "xdp"])]
     sidecar: bool,
 
     /// A file with the token that the coordinator asks for

@@ -158,13 +158,13 @@ impl Load {
 }
 
 /// The autoscaler, and what it says.
-struct Told {
+struct Autoscaler {
     child: Killed,
     events: Receiver<Value>,
 }
 
-impl Told {
-    fn start(mut command: Command) -> Told {
+impl Autoscaler {
+    fn start(mut command: Command) -> Autoscaler {
         let mut child: Child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, events) = channel();
@@ -178,7 +178,7 @@ impl Told {
                 }
             }
         });
-        Told { child: Killed(child), events }
+        Autoscaler { child: Killed(child), events }
     }
 
     /// The next event for which this holds.
@@ -222,7 +222,7 @@ fn a_pool_follows_what_is_read_of_it() {
             let path = site.folder.path(hook);
             command.arg(format!("--{hook}-command")).arg(format!("sh {}", path.display()));
         }
-        let autoscaler = Told::start(command);
+        let autoscaler = Autoscaler::start(command);
         let changed = autoscaler.next("it shrinks", is("changed"));
         assert_eq!((&changed["from"], &changed["to"]), (&3.into(), &2.into()));
         // What comes of it: two servers of 8 MB hit about two thirds.
@@ -308,7 +308,7 @@ fn beside_a_resize_it_decides_nothing() {
     assert!(said.starts_with("SESSION"), "{said}");
     let mut command = site.command(&["--database-rate", "100", "--dry-run", "--json"]);
     command.args(["--every", "1s"]);
-    let autoscaler = Told::start(command);
+    let autoscaler = Autoscaler::start(command);
     let look = autoscaler.next("it looks", is("look"));
     assert_eq!((&look["servers"], &look["servers_wanted"]), (&3.into(), &3.into()));
     let first = format!("127.0.0.1:{}", site.ports[0]);

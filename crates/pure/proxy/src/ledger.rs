@@ -5,7 +5,7 @@ use mbal_model::Instant;
 use crate::buffers::Spare;
 use crate::event::{Action, ConnId};
 use crate::resting::Resting;
-use crate::sampling::Sampling;
+use crate::sampling::DistanceSampler;
 use crate::settings::Settings;
 use crate::stats::Counters;
 
@@ -16,7 +16,7 @@ pub(crate) struct Ledger {
     pub counters: Counters,
     pub resting: Resting,
     /// If stack distances are sampled.
-    pub sampling: Option<Box<Sampling>>,
+    pub sampling: Option<Box<DistanceSampler>>,
     pub spare: Spare,
     /// What the driver is to do.
     pub actions: Vec<Action>,
@@ -25,7 +25,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub fn new(settings: Settings) -> Ledger {
         let started_at = settings.started_at;
-        let sampling = settings.stack_distances.then(|| Box::new(Sampling::new(started_at)));
+        let sampling = settings.stack_distances.then(|| Box::new(DistanceSampler::new(started_at)));
         Ledger {
             settings,
             now: Instant::ZERO,

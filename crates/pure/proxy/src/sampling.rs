@@ -29,7 +29,7 @@ const POOL_BYTES_UNKNOWN: u64 = 1 << 50;
 /// A longer exptime is a moment of the calendar.
 const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 
-pub(crate) struct Sampling {
+pub(crate) struct DistanceSampler {
     lasting: LastingDistances,
     chosen: Chosen,
     /// Nothing is shown before that second.
@@ -63,11 +63,11 @@ enum Does {
     Other,
 }
 
-impl Sampling {
-    pub fn new(started_at: u64) -> Sampling {
+impl DistanceSampler {
+    pub fn new(started_at: u64) -> DistanceSampler {
         let mut lasting = LastingDistances::default();
         let chosen = lasting.chosen();
-        Sampling {
+        DistanceSampler {
             lasting,
             chosen,
             rests_until: 0,
@@ -322,13 +322,13 @@ mod tests {
         Instant::ZERO + Duration::from_millis(ms)
     }
 
-    fn read(sampling: &mut Sampling, number: u64, found: Option<usize>, now: Instant) {
+    fn read(sampling: &mut DistanceSampler, number: u64, found: Option<usize>, now: Instant) {
         let key = format!("key:{number}");
         sampling.answered_one_of(key.as_bytes(), found, now, 0);
         sampling.count(1);
     }
 
-    fn set(sampling: &mut Sampling, number: u64, bytes: usize, now: Instant) {
+    fn set(sampling: &mut DistanceSampler, number: u64, bytes: usize, now: Instant) {
         let (key, value) = (format!("key:{number}"), vec![b'v'; bytes]);
         let storage = Storage {
             verb: Verb::Set,
@@ -356,7 +356,7 @@ mod tests {
     /// 100 items in a loop, each missed once and then stored: they hit where all fit, and nowhere below.
     #[test]
     fn the_curve_of_a_loop_is_a_step() {
-        let mut sampling = Sampling::new(0);
+        let mut sampling = DistanceSampler::new(0);
         for number in 0..100 {
             read(&mut sampling, number, None, at(1));
             set(&mut sampling, number, 1_000, at(2));
@@ -374,7 +374,7 @@ mod tests {
     /// Of a pool that is warm.
     #[test]
     fn what_was_there_before_hits_where_there_is_as_much_as_the_pool_has() {
-        let mut sampling = Sampling::new(0);
+        let mut sampling = DistanceSampler::new(0);
         sampling.curve(Some(1 << 24), at(0));
         for round in 0..4 {
             (0..50).for_each(|number| read(&mut sampling, number, Some(100), at(round)));
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_fill_takes_from_the_miss_until_the_key_is_stored() {
-        let mut sampling = Sampling::new(0);
+        let mut sampling = DistanceSampler::new(0);
         read(&mut sampling, 1, None, at(100));
         read(&mut sampling, 2, None, at(100));
         set(&mut sampling, 1, 10, at(103));
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn misses_that_nobody_fills_are_forgotten() {
-        let mut sampling = Sampling::new(0);
+        let mut sampling = DistanceSampler::new(0);
         (0..10 * MISSES_MAX as u64).for_each(|number| read(&mut sampling, number, None, at(1)));
         assert_eq!(sampling.missed.len(), MISSES_MAX);
         set(&mut sampling, 1, 10, at(2));
@@ -409,7 +409,7 @@ mod tests {
     /// The clock began at second 1,000,000,000 of the calendar.
     #[test]
     fn a_moment_of_the_calendar_is_one_of_the_clock() {
-        let sampling = Sampling::new(1_000_000_000);
+        let sampling = DistanceSampler::new(1_000_000_000);
         for (exptime, deadline) in
             [(0, 0), (-1, 1), (60, 71), (1_000_000_050, 50), (999_999_999, 1)]
         {

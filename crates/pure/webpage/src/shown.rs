@@ -36,7 +36,7 @@ pub struct Shown {
     /// As `/v1/status` says it.
     status: Status,
     /// Of the remedies in it, in their order; nothing of who is pending.
-    judged: Vec<Option<Judged>>,
+    judged: Vec<Option<RemedyOutcome>>,
     scale: ScaleStatus,
     /// As `/v1/hotkeys` says it, the hottest.
     hot: HotKeys,
@@ -49,7 +49,7 @@ pub struct Shown {
 
 /// What came of a remedy, as events say it.
 #[derive(Clone, Debug, Serialize)]
-struct Judged {
+struct RemedyOutcome {
     words: String,
     came_true: bool,
 }
@@ -83,8 +83,9 @@ impl Shown {
         for link in &mut status.broken_links {
             link.why = bounded(&link.why);
         }
-        let judged =
-            |one: &RemedyReport| one.judged().map(|(words, came_true)| Judged { words, came_true });
+        let judged = |one: &RemedyReport| {
+            one.judged().map(|(words, came_true)| RemedyOutcome { words, came_true })
+        };
         let event = |event: EventTold| EventTold { text: bounded(&event.text), ..event };
         Shown {
             judged: status.balance.remedies.iter().map(judged).collect(),

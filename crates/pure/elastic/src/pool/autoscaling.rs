@@ -168,7 +168,7 @@ impl Autopilot {
             self.steady = (servers.to_vec(), VecDeque::new());
         }
         // Nothing is known of the time before the first look.
-        let Some(Counted { reads, hits, fills }) = counted else {
+        let Some(ProxyCounts { reads, hits, fills }) = counted else {
             return Ok(Report {
                 servers: servers.len(),
                 wanted: servers.len(),
@@ -291,12 +291,12 @@ impl Autopilot {
     }
 
     /// What all proxies have counted since the look before. One that has begun anew has counted from zero.
-    fn count(&mut self, proxies: &[ProxyTold]) -> Option<Counted> {
+    fn count(&mut self, proxies: &[ProxyTold]) -> Option<ProxyCounts> {
         let before = std::mem::replace(&mut self.before, proxies.to_vec());
         if before.is_empty() {
             return None;
         }
-        let mut all = Counted::default();
+        let mut all = ProxyCounts::default();
         for (told, before) in proxies.iter().zip(&before) {
             let nothing = ProxyTold::default();
             let is_new = told.reads < before.reads || told.hits < before.hits;
@@ -338,7 +338,7 @@ impl Autopilot {
 }
 
 #[derive(Default)]
-struct Counted {
+struct ProxyCounts {
     reads: u64,
     hits: u64,
     fills: BTreeMap<u64, u64>,
